@@ -1,0 +1,3 @@
+module github.com/atoll-run/atoll
+
+go 1.26
