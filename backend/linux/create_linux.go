@@ -1,0 +1,527 @@
+package linux
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/atoll-run/atoll/backend/linux/enter"
+	"github.com/atoll-run/atoll/backend/linux/internal/cgroup"
+	"github.com/atoll-run/atoll/guest"
+	"github.com/atoll-run/atoll/sandbox"
+)
+
+// making is a sandbox on its way. Its steps fill it; undo takes them back.
+type making struct {
+	rt     *Runtime
+	ctx    context.Context
+	spec   sandbox.Spec
+	box    *box
+	img    *image
+	undo   undo
+	mounts []mount
+
+	req    enter.Request
+	files  []*os.File // what goes to the guest with req
+	ours   []*os.File // what does not; both are closed in the end
+	listen *os.File
+	local  net.Conn // our end of the guest's first connection
+	remote *os.File // its end
+}
+
+// makeSteps makes a sandbox, in this order. The record comes before all that
+// a crash could leave behind; the sandbox is found by others only when every
+// step has been done.
+var makeSteps = []struct {
+	name string
+	do   func(*making) error
+}{
+	{"find the image", (*making).findImage},
+	{"check mounts", (*making).checkMounts},
+	{"reserve ids", (*making).reserveIDs},
+	{"promise", (*making).promise},
+	{"make the folder", (*making).makeFolder},
+	{"make the cgroup", (*making).makeCgroup},
+	{"open sockets", (*making).openSockets},
+	{"start the guest", (*making).startGuest},
+	{"map ids", (*making).mapIDs},
+	{"make the volume", (*making).makeVolume},
+	{"open the layers", (*making).openLayers}, // its user namespace shifts them
+	{"open the mounts", (*making).openMounts},
+	{"set up", (*making).setUp},
+	{"settle limits", (*making).settle},
+	{"record", (*making).record},
+}
+
+// Create makes a sandbox.
+func (rt *Runtime) Create(ctx context.Context, spec sandbox.Spec) (_ sandbox.Sandbox, err error) {
+	const op = "linux.Create"
+	if err := rt.enter(); err != nil {
+		return nil, sandbox.At(op, "", err)
+	}
+	defer rt.work.Done()
+	if err := spec.Check(); err != nil {
+		return nil, sandbox.At(op, "", err)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	id := sandbox.NewID()
+	m := &making{rt: rt, ctx: ctx, spec: spec, box: &box{rt: rt, id: id, dir: rt.path("sandboxes", string(id)), slot: -1, gone: make(chan struct{})}}
+	defer m.undo.unless(&err)
+	defer func() { closeAll(m.files); closeAll(m.ours) }()
+	for _, st := range makeSteps {
+		if err := st.do(m); err != nil {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			var e *sandbox.Error
+			if !errors.As(err, &e) {
+				err = &sandbox.Error{Kind: sandbox.Internal, Msg: "the sandbox could not be made", Err: fmt.Errorf("%s: %w", st.name, err)}
+			}
+			return nil, sandbox.At(op, id, err)
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+	if err := rt.add(m.box); err != nil {
+		return nil, sandbox.At(op, id, err)
+	}
+	return m.box, nil
+}
+
+func (m *making) findImage() (err error) {
+	if m.spec.Network == sandbox.NetworkOn {
+		return sandbox.Errorf(sandbox.Unsupported, "network", "this backend has no network to give yet").WithHint("leave it off")
+	}
+	m.img, err = m.rt.image(m.spec.Image)
+	return err
+}
+
+func (m *making) reserveIDs() (err error) {
+	if m.rt.host.ids.kind != ownRange {
+		return nil
+	}
+	if m.box.slot, err = m.rt.takeSlot(); err != nil {
+		return err
+	}
+	m.undo.add(func() error { m.rt.freeSlot(m.box.slot); return nil })
+	return nil
+}
+
+// owner is the host id of the sandbox's root.
+func (m *making) owner() int { return m.rt.owner(m.box.slot) }
+
+func (rt *Runtime) owner(slot int) int {
+	if rt.host.ids.kind == ownRange {
+		return rt.firstID(slot)
+	}
+	return rt.host.ids.uid
+}
+
+// promise settles what the sandbox will be, and refuses what it must not
+// lack.
+func (m *making) promise() error {
+	spec := &m.spec
+	has, missing := m.rt.host.isolation()
+	info := sandbox.Info{
+		ID: m.box.id, State: sandbox.Running, Backend: "linux", Image: m.img.name, Wanted: spec.Image,
+		User: orElse(spec.User, "root"), Workdir: orElse(spec.Workdir, "/workspace"), Network: sandbox.NetworkOff,
+		Labels: maps.Clone(spec.Labels), Created: time.Now().UTC().Round(0), Expires: spec.Expires, Limits: spec.Limits,
+		Mounts: slices.Clone(spec.Mounts), ReadOnlyRoot: spec.ReadOnlyRoot,
+	}
+	info.Kept = m.rt.keeps(spec.Limits)
+	for limit, p := range limitProperty {
+		if by, asked := info.Kept[limit]; asked && by != "" {
+			has = append(has, p)
+		} else if asked {
+			missing = append(missing, sandbox.Gap{Property: p, Why: m.rt.whyNotKept(limit)})
+		}
+	}
+	slices.Sort(has)
+	info.Isolation = sandbox.Isolation{Has: has, Missing: missing}
+	for _, p := range spec.Require {
+		if info.Isolation.Holds(p) {
+			continue
+		}
+		for limit, q := range limitProperty {
+			if _, asked := info.Kept[limit]; p == q && !asked {
+				return sandbox.Errorf(sandbox.Invalid, "limits."+limit, "%s is required, but there is no such limit", p).WithHint("give the limit, or do not require it")
+			}
+		}
+		why := "this backend never gives it"
+		for _, g := range missing {
+			if g.Property == p {
+				why = g.Why
+			}
+		}
+		return sandbox.Errorf(sandbox.Unsupported, "require", "%s cannot be given here: %s", p, why).WithHint("atoll doctor tells what would mend it")
+	}
+	m.box.rec = record{Version: recordVersion, Slot: m.box.slot, Info: info}
+	return nil
+}
+
+var limitProperty = map[string]sandbox.Property{
+	"memory": sandbox.LimitMemory, "cpu": sandbox.LimitCPU, "pids": sandbox.LimitPIDs, "disk": sandbox.LimitDisk,
+}
+
+func orElse(s, other string) string {
+	if s != "" {
+		return s
+	}
+	return other
+}
+
+func (m *making) makeFolder() error {
+	dir := m.box.dir
+	if err := os.Mkdir(dir, 0o711); err != nil {
+		return err
+	}
+	m.undo.add(func() error { return m.rt.discard(dir, m.box.slot) })
+	return m.box.rec.save(dir)
+}
+
+func (m *making) makeCgroup() error {
+	h := m.rt.host.cgroups
+	if h.Mode == cgroup.None {
+		return nil
+	}
+	g, err := h.Create(string(m.box.id), m.spec.Limits, m.owner())
+	if err != nil {
+		return err
+	}
+	m.box.group = g
+	m.undo.add(func() error { return g.Remove(context.WithoutCancel(m.ctx)) })
+	before, after := g.Enter()
+	for _, w := range before {
+		i, err := m.pass(w.File)
+		if err != nil {
+			return err
+		}
+		m.req.Join = append(m.req.Join, enter.Write{File: i, Data: w.Data})
+	}
+	for _, w := range after {
+		i, err := m.pass(w.File)
+		if err != nil {
+			return err
+		}
+		m.req.Leave = append(m.req.Leave, enter.Write{File: i, Data: w.Data})
+	}
+	return nil
+}
+
+// pass adds a copy of f to what goes to the guest.
+func (m *making) pass(f *os.File) (int, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	return m.give(os.NewFile(uintptr(fd), f.Name())), nil
+}
+
+// give adds f itself.
+func (m *making) give(f *os.File) int {
+	m.files = append(m.files, f)
+	return len(m.files) - 1
+}
+
+func (m *making) source(s enter.Source) int {
+	m.req.Sources = append(m.req.Sources, s)
+	return len(m.req.Sources) - 1
+}
+
+// makeVolume makes the place for what the sandbox writes.
+func (m *making) makeVolume() error {
+	if m.box.rec.Info.Kept["disk"] == diskTmpfs {
+		m.req.Volume = m.source(enter.Source{File: -1, Tmpfs: m.spec.Limits.Disk})
+		return nil
+	}
+	if m.box.rec.Info.Kept["disk"] == diskLoop {
+		f, err := m.rt.newDisk(m.ctx, filepath.Join(m.box.dir, "disk"), m.spec.Limits.Disk, m.owner())
+		if err != nil {
+			return err
+		}
+		m.req.Volume = m.source(enter.Source{File: m.give(f)})
+		return nil
+	}
+	dir := filepath.Join(m.box.dir, "volume")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	if m.rt.host.ids.kind == ownRange {
+		if err := os.Lchown(dir, m.owner(), m.owner()); err != nil {
+			return err
+		}
+	}
+	s, err := m.tree(dir, treeOptions{})
+	if err != nil {
+		return err
+	}
+	m.req.Volume = m.source(s)
+	return nil
+}
+
+func (m *making) openLayers() error {
+	for _, l := range m.img.layers {
+		s, err := m.tree(l.dir, treeOptions{shift: true, readOnly: true})
+		if err != nil {
+			return fmt.Errorf("%s: %w", l.dir, err)
+		}
+		m.req.Layers = append(m.req.Layers, enter.Layer{Target: l.target, Name: l.name, Lower: []int{m.source(s)}})
+	}
+	return nil
+}
+
+func (m *making) openSockets() error {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	m.remote = os.NewFile(uintptr(fds[1]), "guest")
+	m.ours = append(m.ours, m.remote)
+	local := os.NewFile(uintptr(fds[0]), "daemon")
+	defer local.Close()
+	if m.local, err = net.FileConn(local); err != nil {
+		return err
+	}
+	m.undo.add(m.local.Close)
+	if m.listen, err = listen(filepath.Join(m.box.dir, "socket")); err != nil {
+		return err
+	}
+	m.ours = append(m.ours, m.listen)
+	return nil
+}
+
+// cloneFlags are the namespaces that the guest is born into; its cgroup
+// namespace it makes itself, once it is in its cgroup.
+const cloneFlags = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+
+// startGuest clones the guest as process 1 of new namespaces. It then waits
+// for "setup", and exits if our end of its connection is closed first.
+func (m *making) startGuest() error {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	said, err := os.OpenFile(filepath.Join(m.box.dir, "guest.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer said.Close()
+	pidfd := -1
+	sys := &syscall.SysProcAttr{Cloneflags: cloneFlags, Setsid: true, PidFD: &pidfd}
+	if g := m.box.group; g != nil && g.Dir() != nil {
+		sys.UseCgroupFD = true
+		sys.CgroupFD = int(g.Dir().Fd())
+	}
+	switch i := &m.rt.host.ids; i.kind {
+	case ownRange:
+		first := m.rt.firstID(m.box.slot)
+		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: first, Size: rangeSize}}
+		sys.GidMappings = sys.UidMappings
+		sys.GidMappingsEnableSetgroups = true
+		sys.Credential = &syscall.Credential{}
+	case helped:
+		// The ids are mapped when it is there; until then, capabilities
+		// survive its execve as ambient ones.
+		for c := range uintptr(unix.CAP_LAST_CAP + 1) {
+			sys.AmbientCaps = append(sys.AmbientCaps, c)
+		}
+		m.req.Become = true
+	case oneID:
+		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: i.uid, Size: 1}}
+		sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: i.gid, Size: 1}}
+		m.req.OneID = true
+	}
+	program := "/proc/self/fd/" + strconv.Itoa(int(m.rt.program.Fd()))
+	pid, err := syscall.ForkExec(program, guestArgv(m.box.id), &syscall.ProcAttr{
+		Dir: "/",
+		Files: []uintptr{
+			null.Fd(), null.Fd(), said.Fd(), m.remote.Fd(), m.listen.Fd(),
+		},
+		Sys: sys,
+	})
+	if err != nil {
+		return noNamespaces(err)
+	}
+	// A guest that dies must end our connection, so nobody else may hold its
+	// end.
+	m.remote.Close()
+	m.box.init = &process{pid: pid, fd: pidfd, child: true}
+	m.undo.add(func() error { return m.box.init.end(context.WithoutCancel(m.ctx)) })
+	return nil
+}
+
+// guestArgv is how a guest is known among the host's processes.
+func guestArgv(id sandbox.ID) []string { return []string{"atoll-guest", string(id)} }
+
+// noNamespaces says what stands in the way when a clone failed.
+func noNamespaces(err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, unix.EINVAL):
+		return &sandbox.Error{Kind: sandbox.Unsupported, Msg: "this host does not allow new user namespaces", Hint: "atoll doctor tells what would mend it", Err: err}
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EUSERS):
+		return &sandbox.Error{Kind: sandbox.Exhausted, Msg: "this host allows no more namespaces", Hint: "remove sandboxes, or raise user.max_user_namespaces and its like", Err: err}
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM):
+		return &sandbox.Error{Kind: sandbox.Exhausted, Msg: "this host has no room for another process", Hint: "remove sandboxes", Err: err}
+	}
+	return err
+}
+
+// mapIDs maps the user's range where only the setuid helpers may.
+func (m *making) mapIDs() error {
+	i := &m.rt.host.ids
+	if i.kind != helped {
+		return nil
+	}
+	for _, h := range []struct {
+		program string
+		own     int
+		sub     span
+	}{{"newuidmap", i.uid, i.subUID}, {"newgidmap", i.gid, i.subGID}} {
+		cmd := exec.CommandContext(m.ctx, h.program, strconv.Itoa(m.box.init.pid), "0", strconv.Itoa(h.own), "1",
+			"1", strconv.Itoa(h.sub.first), strconv.Itoa(min(h.sub.count, rangeSize-1)))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", h.program, err, out)
+		}
+	}
+	return nil
+}
+
+// setUp lets the guest turn its namespaces into the sandbox.
+func (m *making) setUp() error {
+	spec, info := &m.spec, &m.box.rec.Info
+	req := &m.req
+	req.Hostname = string(m.box.id)
+	req.Env, req.User, req.Workdir = spec.Env, info.User, info.Workdir
+	req.ReadOnly, req.Writable = spec.ReadOnlyRoot, []string{"/home", "/workspace"}
+	req.Filter = m.rt.filter
+	req.BootID = newUUID()
+	req.Tmp, req.Shm = tmpSize(spec.Limits), tmpSize(spec.Limits)/4
+	req.Dirs = []enter.Dir{{Path: "/workspace", Mode: 0o1777}, {Path: "/home", Mode: 0o755}}
+	if info.Image == "host" {
+		req.Dirs = append(req.Dirs, enter.Dir{Path: "/home/user", Mode: 0o755, UID: 1000, GID: 1000})
+	}
+	if info.Workdir != "/workspace" {
+		req.Dirs = append(req.Dirs, enter.Dir{Path: info.Workdir, Mode: 0o755})
+	}
+	req.Spawn = -1
+	if g := m.box.group; g != nil && g.Spawn() != nil {
+		var err error
+		if req.Spawn, err = m.pass(g.Spawn()); err != nil {
+			return err
+		}
+	}
+	if info.Kept["pids"] == keptRlimit {
+		req.PIDs = spec.Limits.PIDs
+	}
+	if info.Kept["memory"] == keptWatch {
+		req.Memory = spec.Limits.Memory
+	}
+	client, err := m.rt.client(m.box.id, m.local)
+	if err != nil {
+		return err
+	}
+	m.box.guest = client
+	m.undo.add(client.Close)
+	ctx, cancel := context.WithTimeout(m.ctx, deadline)
+	defer cancel()
+	answer, err := client.Setup(ctx, req, m.files)
+	if err != nil {
+		return fmt.Errorf("%w%s", err, m.box.lastWords())
+	}
+	var done enter.Done
+	if err := json.Unmarshal(answer, &done); err != nil {
+		return err
+	}
+	for what, why := range done.Gaps {
+		m.rt.log.Warn("the sandbox lacks something", "id", m.box.id, "what", what, "err", why)
+	}
+	return nil
+}
+
+func (rt *Runtime) client(id sandbox.ID, conn net.Conn) (*guest.Client, error) {
+	return guest.NewClient(conn, guest.Options{Descriptors: true, Daemon: rt.name, ID: id})
+}
+
+// tmpSize is how much /tmp holds: memory, so at most half of what there may be.
+func tmpSize(l sandbox.Limits) int64 {
+	size := int64(512 << 20)
+	if l.Memory > 0 {
+		size = min(size, l.Memory/2)
+	}
+	if l.Disk > 0 {
+		size = min(size, l.Disk)
+	}
+	return size
+}
+
+func (m *making) settle() error {
+	g := m.box.group
+	if g == nil {
+		return nil
+	}
+	if err := g.Settle(); err != nil {
+		return err
+	}
+	return g.Close()
+}
+
+func (m *making) record() error {
+	m.box.rec.Ready = true
+	return m.box.rec.save(m.box.dir)
+}
+
+// listen makes the socket at which later daemons find the guest. The name of
+// a socket has at most 108 bytes, a path may have more; a descriptor of the
+// folder shortens it.
+func listen(name string) (*os.File, error) {
+	dir, err := os.Open(filepath.Dir(name))
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(name))}); err != nil {
+		f.Close()
+		return nil, err
+	}
+	if err := os.Chmod(name, 0o600); err != nil {
+		f.Close()
+		return nil, err
+	}
+	if err := unix.Listen(fd, 16); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// dial connects to a guest's socket.
+func dial(ctx context.Context, name string) (net.Conn, error) {
+	dir, err := os.Open(filepath.Dir(name))
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(name)))
+}

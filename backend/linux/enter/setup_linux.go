@@ -1,0 +1,709 @@
+package enter
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// steps turns the namespaces that the guest was born into into the sandbox,
+// in this order. What needs privilege comes before "drop capabilities", and
+// the system call filter is last, because it forbids the calls of the others.
+// Those after "leave the old root" see nothing of the host any more.
+var steps = []struct {
+	name string
+	do   func(*setup) error
+}{
+	{"refuse the host's namespaces", (*setup).refuseHost},
+	{"become user 0", (*setup).become},
+	{"make mounts private", (*setup).private},
+	{"open sources", (*setup).openSources},
+	{"mount the stage", (*setup).mountStage},
+	{"attach sources", (*setup).attachSources},
+	{"mount the layers", (*setup).mountLayers},
+	{"make directories", (*setup).makeDirs},
+	{"mount /dev", (*setup).mountDev},
+	{"mount /proc", (*setup).mountProc},
+	{"mount /sys", (*setup).mountSys},
+	{"mount /tmp", (*setup).mountTmp},
+	{"make the root read-only", (*setup).readOnly},
+	{"bind mounts", (*setup).bind},
+	{"leave the old root", (*setup).pivot},
+	{"set the host name", (*setup).hostname},
+	{"bring up loopback", (*setup).loopback},
+	{"join cgroups", (*setup).joinCgroups},
+	{"forbid nested namespaces", (*setup).forbidNesting},
+	{"mask /proc", (*setup).maskProc},
+	{"hide from processes", (*setup).hide},
+	{"drop capabilities", (*setup).dropCaps},
+	{"forbid new privileges", (*setup).noNewPrivs},
+	{"load the system call filter", (*setup).loadFilter},
+}
+
+// setup is one run of the steps.
+type setup struct {
+	req   *Request
+	files []*os.File
+	trees []int // per source: a detached mount, closed once attached
+	stage string
+	root  string // stage + "/root", where the sandbox's root is built
+	gaps  map[string]string
+}
+
+// Setup carries out req on the calling thread, which must be locked to its
+// goroutine and is from then on the one that starts processes: it has no
+// capability to pass on and wears the filter, and so does all that it starts.
+// Setup closes files, but for that of req.Spawn. An error names the step.
+func Setup(req *Request, files []*os.File) (Done, error) {
+	s := &setup{req: req, files: files, gaps: make(map[string]string)}
+	defer func() {
+		for i, f := range files {
+			if i != req.Spawn {
+				f.Close()
+			}
+		}
+	}()
+	for _, st := range steps {
+		if err := st.do(s); err != nil {
+			return Done{}, errors.New(st.name + ": " + err.Error())
+		}
+	}
+	return Done{Gaps: s.gaps}, nil
+}
+
+// Parse reads a Request and checks that what it refers to is there.
+func Parse(body []byte, files int) (*Request, error) {
+	req := new(Request)
+	if err := json.Unmarshal(body, req); err != nil {
+		return nil, err
+	}
+	source := func(i int) bool { return i >= 0 && i < len(req.Sources) }
+	file := func(i int) bool { return i >= -1 && i < files }
+	ok := source(req.Volume) && file(req.Spawn) && len(req.Layers) > 0 && req.Layers[0].Target == "/"
+	for _, s := range req.Sources {
+		ok = ok && file(s.File) && (s.File >= 0 || s.Path != "" || s.Tmpfs > 0)
+	}
+	for _, l := range req.Layers {
+		ok = ok && len(l.Lower) > 0 && l.Name != "" && !strings.ContainsAny(l.Name, "/,:")
+		for _, i := range l.Lower {
+			ok = ok && source(i)
+		}
+	}
+	for _, b := range req.Binds {
+		ok = ok && source(b.Source)
+	}
+	for _, w := range slices.Concat(req.Join, req.Leave) {
+		ok = ok && w.File >= 0 && w.File < files
+	}
+	if !ok {
+		return nil, errors.New("the request refers to what is not there")
+	}
+	return req, nil
+}
+
+// refuseHost is the wall before all walls: nothing below may ever run in
+// namespaces that others live in. A process 1 whose user namespace maps less
+// than all ids was made for this.
+func (s *setup) refuseHost() error {
+	if os.Getpid() != 1 {
+		return errors.New("not process 1 of its own namespace")
+	}
+	m, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return err
+	}
+	if f := strings.Fields(string(m)); len(f) >= 3 && f[0] == "0" && f[1] == "0" && f[2] == "4294967295" {
+		return errors.New("not in a user namespace of its own")
+	}
+	return nil
+}
+
+func (s *setup) become() error {
+	if !s.req.Become {
+		return nil
+	}
+	// syscall's versions change every thread of the program.
+	if err := syscall.Setresgid(0, 0, 0); err != nil {
+		return err
+	}
+	return syscall.Setresuid(0, 0, 0)
+}
+
+func (s *setup) private() error {
+	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+}
+
+// openSources makes a detached mount of each source that is not one yet. A
+// path is resolved here, in a copy of the mount table that the host's user
+// sees, and must lead to the very file that the daemon had looked at.
+func (s *setup) openSources() error {
+	for _, src := range s.req.Sources {
+		if src.Tmpfs > 0 {
+			fd, err := newTmpfs(src.Tmpfs)
+			if err != nil {
+				return step("tmpfs", err)
+			}
+			s.trees = append(s.trees, fd)
+			continue
+		}
+		if src.File >= 0 {
+			fd, err := unix.Dup(int(s.files[src.File].Fd()))
+			if err != nil {
+				return err
+			}
+			unix.CloseOnExec(fd)
+			s.trees = append(s.trees, fd)
+			continue
+		}
+		fd, err := unix.OpenTree(unix.AT_FDCWD, src.Path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_SYMLINK_NOFOLLOW)
+		if err != nil {
+			return step(src.Path, err)
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return step(src.Path, err)
+		}
+		if src.Ino != 0 && (uint64(st.Dev) != src.Dev || st.Ino != src.Ino) {
+			return errors.New(src.Path + ": is another file now")
+		}
+		s.trees = append(s.trees, fd)
+	}
+	return nil
+}
+
+// newTmpfs makes a detached tmpfs of size bytes.
+func newTmpfs(size int64) (int, error) {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigSetString(fs, "size", strconv.FormatInt(size, 10)); err != nil {
+		return -1, err
+	}
+	if err := unix.FsconfigSetString(fs, "mode", "0755"); err != nil {
+		return -1, err
+	}
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, err
+	}
+	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+}
+
+// mountStage mounts a small tmpfs over a directory of the old root, in which
+// the new one is put together. It goes away with the old root.
+func (s *setup) mountStage() error {
+	for _, dir := range []string{"/tmp", "/run", "/mnt", "/var", "/usr"} {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=256k,mode=0700"); err == nil {
+			s.stage = dir
+			s.root = dir + "/root"
+			return os.Mkdir(s.root, 0o755)
+		}
+	}
+	return errors.New("no directory to mount it on")
+}
+
+func (s *setup) attachSources() error {
+	attach := func(i int) error {
+		dir := s.source(i)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+		return unix.MoveMount(s.trees[i], "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	}
+	used := map[int]bool{s.req.Volume: true}
+	if err := attach(s.req.Volume); err != nil {
+		return step("volume", err)
+	}
+	for _, l := range s.req.Layers {
+		for _, i := range l.Lower {
+			if used[i] {
+				continue
+			}
+			used[i] = true
+			if err := attach(i); err != nil {
+				return step("layer of "+l.Target, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *setup) source(i int) string { return s.stage + "/" + strconv.Itoa(i) }
+
+// mountLayers mounts the overlays. userxattr is what lets a user namespace
+// keep overlayfs's own marks (Linux 5.11).
+func (s *setup) mountLayers() error {
+	for _, l := range s.req.Layers {
+		var lower []string
+		for _, i := range l.Lower {
+			lower = append(lower, s.source(i))
+		}
+		up := s.source(s.req.Volume) + "/" + l.Name
+		for _, dir := range []string{up, up + "/upper", up + "/work"} {
+			if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
+				return step(l.Target, err)
+			}
+		}
+		opt := "userxattr,lowerdir=" + strings.Join(lower, ":") + ",upperdir=" + up + "/upper,workdir=" + up + "/work"
+		target := s.root
+		if l.Target != "/" {
+			dir, err := s.inRoot(l.Target, true, 0o755)
+			if err != nil {
+				return step(l.Target, err)
+			}
+			target = fdPath(dir)
+			defer unix.Close(dir)
+		}
+		if err := unix.Mount("overlay", target, "overlay", unix.MS_NOSUID|unix.MS_NODEV, opt); err != nil {
+			return step(l.Target, err)
+		}
+	}
+	return nil
+}
+
+func (s *setup) makeDirs() error {
+	for _, d := range s.req.Dirs {
+		fd, err := s.inRoot(d.Path, true, d.Mode&0o777)
+		if err != nil {
+			return step(d.Path, err)
+		}
+		err = s.own(fd, d)
+		unix.Close(fd)
+		if err != nil {
+			return step(d.Path, err)
+		}
+	}
+	return nil
+}
+
+// own gives the directory its owner and mode, if it was just made for it: one
+// that the image has keeps its own.
+func (s *setup) own(fd int, d Dir) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if s.req.OneID || int(st.Uid) == d.UID && int(st.Gid) == d.GID && st.Mode&0o7777 == d.Mode {
+		return nil
+	}
+	if st.Uid != 0 && int(st.Uid) != d.UID { // somebody else's on purpose
+		return nil
+	}
+	if err := unix.Fchownat(fd, "", d.UID, d.GID, unix.AT_EMPTY_PATH); err != nil {
+		return err
+	}
+	return unix.Chmod(fdPath(fd), d.Mode)
+}
+
+// devices are the host's nodes that are shown in /dev, by bind mounts: a user
+// namespace can make none.
+var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
+
+func (s *setup) mountDev() error {
+	dir, err := s.inRoot("/dev", true, 0o755)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	if err := unix.Mount("dev", fdPath(dir), "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "size=64k,mode=0755"); err != nil {
+		return err
+	}
+	dev, err := s.inRoot("/dev", false, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dev)
+	for _, name := range devices {
+		// What is at this name on the host must be the device itself: a
+		// bind mount of anything else would be a hole (CVE-2025-31133).
+		var st unix.Stat_t
+		if err := unix.Lstat("/dev/"+name, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR {
+			return errors.New("/dev/" + name + " of the host is not a device")
+		}
+		fd, err := unix.Openat(dev, name, unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o666)
+		if err != nil {
+			return step(name, err)
+		}
+		err = unix.Mount("/dev/"+name, fdPath(fd), "", unix.MS_BIND, "")
+		unix.Close(fd)
+		if err != nil {
+			return step(name, err)
+		}
+	}
+	for name, to := range map[string]string{"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"} {
+		if err := unix.Symlinkat(to, dev, name); err != nil {
+			return step(name, err)
+		}
+	}
+	opt := "newinstance,ptmxmode=0666,mode=0620"
+	if !s.req.OneID {
+		opt += ",gid=5" // tty, as everywhere
+	}
+	if err := s.mountNew(dev, "pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, opt); err != nil {
+		return err
+	}
+	if err := s.mountNew(dev, "shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size="+strconv.FormatInt(s.req.Shm, 10)); err != nil {
+		return err
+	}
+	return unix.MountSetattr(dev, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+}
+
+// mountNew makes a directory in dir and mounts a file system on it.
+func (s *setup) mountNew(dir int, name, kind string, flags uintptr, opt string) error {
+	if err := unix.Mkdirat(dir, name, 0o755); err != nil {
+		return step(name, err)
+	}
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return step(name, err)
+	}
+	defer unix.Close(fd)
+	return step(name, unix.Mount(kind, fdPath(fd), kind, flags, opt))
+}
+
+func (s *setup) mountProc() error {
+	fd, err := s.inRoot("/proc", true, 0o555)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Mount("proc", fdPath(fd), "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+}
+
+// mountSys gives programs the little of /sys that they look for, as plain
+// files. The kernel's own tells too much of the host, and lets it be changed.
+func (s *setup) mountSys() error {
+	cpus := make(map[string][]byte)
+	for _, name := range []string{"online", "possible", "present"} {
+		if b, err := os.ReadFile("/sys/devices/system/cpu/" + name); err == nil {
+			cpus[name] = b
+		}
+	}
+	dir, err := s.inRoot("/sys", true, 0o555)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	if err := unix.Mount("sys", fdPath(dir), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=64k,mode=0755"); err != nil {
+		return err
+	}
+	sys, err := s.inRoot("/sys", false, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(sys)
+	for _, d := range []string{"devices", "devices/system", "devices/system/cpu", "fs", "fs/cgroup"} {
+		if err := unix.Mkdirat(sys, d, 0o755); err != nil {
+			return step(d, err)
+		}
+	}
+	for name, b := range cpus {
+		if err := os.WriteFile(fdPath(sys)+"/devices/system/cpu/"+name, b, 0o444); err != nil {
+			return err
+		}
+	}
+	return unix.MountSetattr(sys, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+}
+
+func (s *setup) mountTmp() error {
+	fd, err := s.inRoot("/tmp", true, 0o777)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Mount("tmp", fdPath(fd), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size="+strconv.FormatInt(s.req.Tmp, 10))
+}
+
+// readOnly makes every layer read-only, after giving each writable tree a
+// mount of its own, which stays as it is.
+func (s *setup) readOnly() error {
+	if !s.req.ReadOnly {
+		return nil
+	}
+	for _, p := range s.req.Writable {
+		fd, err := s.inRoot(p, true, 0o755)
+		if err != nil {
+			return step(p, err)
+		}
+		err = unix.Mount(fdPath(fd), fdPath(fd), "", unix.MS_BIND, "")
+		unix.Close(fd)
+		if err != nil {
+			return step(p, err)
+		}
+	}
+	for _, l := range s.req.Layers {
+		fd, err := s.inRoot(l.Target, false, 0)
+		if err != nil {
+			return step(l.Target, err)
+		}
+		err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+		unix.Close(fd)
+		if err != nil {
+			return step(l.Target, err)
+		}
+	}
+	return nil
+}
+
+// bind attaches what the sandbox's owner mounted. The target is resolved
+// within the new root, so that a link of the image's cannot lead it away.
+func (s *setup) bind() error {
+	for _, b := range s.req.Binds {
+		fd, err := s.bindTarget(b)
+		if err != nil {
+			return step(b.Target, err)
+		}
+		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+		if b.ReadOnly {
+			attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+		}
+		err = unix.MountSetattr(s.trees[b.Source], "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr)
+		if err == nil {
+			err = unix.MoveMount(s.trees[b.Source], "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+		}
+		unix.Close(fd)
+		if err != nil {
+			return step(b.Target, err)
+		}
+	}
+	return nil
+}
+
+func (s *setup) bindTarget(b Bind) (int, error) {
+	if !b.IsFile {
+		return s.inRoot(b.Target, true, 0o755)
+	}
+	dir, err := s.inRoot(path.Dir(path.Clean(b.Target)), true, 0o755)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	name := path.Base(path.Clean(b.Target))
+	fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o644)
+	if err == nil {
+		unix.Close(fd)
+	} else if err != unix.EEXIST {
+		return -1, err
+	}
+	return unix.Openat(dir, name, unix.O_PATH|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+}
+
+// pivot makes the new root the root of every process here, and lets go of the
+// old one with all that is mounted in it. The working directory is set so
+// that none is left outside (CVE-2024-21626).
+func (s *setup) pivot() error {
+	for _, fd := range s.trees {
+		unix.Close(fd)
+	}
+	if err := unix.Chdir(s.root); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return err
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return err
+	}
+	return unix.Chdir("/")
+}
+
+func (s *setup) hostname() error { return unix.Sethostname([]byte(s.req.Hostname)) }
+
+func (s *setup) loopback() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	ifr, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	ifr.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr); err != nil {
+		return err
+	}
+	// Anybody may listen on any port: they are the sandbox's own.
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_unprivileged_port_start", []byte("0"), 0); err != nil {
+		s.gaps["low ports"] = err.Error()
+	}
+	return nil
+}
+
+// forbidNesting sets this user namespace's own limits (namespaces(7),
+// /proc/sys/user, Linux 4.9), so that no process in it makes namespaces, by
+// whatever system call.
+func (s *setup) forbidNesting() error {
+	for _, ns := range []string{"user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"} {
+		err := os.WriteFile("/proc/sys/user/max_"+ns+"_namespaces", []byte("0"), 0)
+		if err != nil && !(ns == "time" && os.IsNotExist(err)) {
+			return err
+		}
+	}
+	return nil
+}
+
+// What of /proc concerns the host rather than the sandbox. Absent ones are
+// passed over: kernels differ.
+var (
+	maskedFiles = []string{"/proc/cmdline", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kmsg", "/proc/kallsyms",
+		"/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/sysrq-trigger",
+		"/proc/interrupts", "/proc/softirqs", "/proc/modules", "/proc/iomem", "/proc/ioports", "/proc/kpagecount",
+		"/proc/kpageflags", "/proc/kpagecgroup", "/proc/vmallocinfo", "/proc/slabinfo", "/proc/pagetypeinfo",
+		"/proc/config.gz", "/proc/swaps", "/proc/partitions", "/proc/diskstats", "/proc/mtrr", "/proc/bootconfig"}
+	maskedDirs   = []string{"/proc/acpi", "/proc/asound", "/proc/scsi", "/proc/bus", "/proc/irq", "/proc/driver", "/proc/tty", "/proc/dynamic_debug"}
+	readOnlyDirs = []string{"/proc/sys", "/proc/fs"}
+)
+
+func (s *setup) maskProc() error {
+	// One empty read-only file system serves as every mask.
+	const stage = "/tmp"
+	if err := unix.Mount("mask", stage, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=16k,mode=0755"); err != nil {
+		return err
+	}
+	if err := os.Mkdir(stage+"/dir", 0o555); err != nil {
+		return err
+	}
+	for name, b := range map[string]string{"/file": "", "/boot_id": s.req.BootID + "\n"} {
+		if err := os.WriteFile(stage+name, []byte(b), 0o444); err != nil {
+			return err
+		}
+	}
+	if err := unix.MountSetattr(unix.AT_FDCWD, stage, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+		return err
+	}
+	over := func(what, target string) error {
+		err := unix.Mount(what, target, "", unix.MS_BIND, "")
+		if err == unix.ENOENT || err == unix.ENOTDIR {
+			return nil
+		}
+		return step(target, err)
+	}
+	for _, p := range maskedFiles {
+		if err := over(stage+"/file", p); err != nil {
+			return err
+		}
+	}
+	for _, p := range maskedDirs {
+		if err := over(stage+"/dir", p); err != nil {
+			return err
+		}
+	}
+	for _, p := range readOnlyDirs {
+		if err := over(p, p); err != nil {
+			return err
+		}
+		err := unix.MountSetattr(unix.AT_FDCWD, p, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+		if err != nil && err != unix.ENOENT {
+			return step(p, err)
+		}
+	}
+	if err := over(stage+"/boot_id", "/proc/sys/kernel/random/boot_id"); err != nil {
+		return err
+	}
+	return unix.Unmount(stage, unix.MNT_DETACH)
+}
+
+func (s *setup) joinCgroups() error {
+	if err := s.write(s.req.Join); err != nil {
+		return err
+	}
+	// Of this thread, and of what it starts.
+	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+		return err
+	}
+	return s.write(s.req.Leave)
+}
+
+func (s *setup) write(ws []Write) error {
+	for _, w := range ws {
+		if _, err := s.files[w.File].WriteString(w.Data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hide keeps the sandbox's own root from looking into the guest's memory: no
+// core, no ptrace, no /proc/1/mem.
+func (s *setup) hide() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }
+
+// keep is what the guest itself needs to start processes as other users and
+// to reach every file; only this namespace's, and none of it is passed on.
+const keep = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER |
+	1<<unix.CAP_FSETID | 1<<unix.CAP_KILL | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_SYS_RESOURCE
+
+func (s *setup) dropCaps() error {
+	// Of this thread, for what it starts: an empty bounding set, and a user 0
+	// that is like any other when it executes a program.
+	for c := range uintptr(64) {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err == unix.EINVAL {
+			break // past the last that this kernel knows
+		} else if err != nil {
+			return err
+		}
+	}
+	const noRoot, noRootLocked, noAmbient, noAmbientLocked = 1 << 0, 1 << 1, 1 << 6, 1 << 7 // linux/securebits.h
+	if err := unix.Prctl(unix.PR_SET_SECUREBITS, noRoot|noRootLocked|noAmbient|noAmbientLocked, 0, 0, 0); err != nil {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return err
+	}
+	return capset(keep)
+}
+
+func (s *setup) noNewPrivs() error { return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }
+
+func (s *setup) loadFilter() error {
+	if len(s.req.Filter) == 0 {
+		return nil
+	}
+	return loadFilter(s.req.Filter)
+}
+
+// inRoot returns a descriptor (O_PATH) of the directory p below the new root,
+// with every link on the way resolved within it. With create, what is missing
+// is made.
+func (s *setup) inRoot(p string, create bool, mode uint32) (int, error) {
+	root, err := unix.Open(s.root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(root)
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
+	p = path.Clean("/" + p)
+	fd, err := unix.Openat2(root, p, &how)
+	if err != unix.ENOENT || !create {
+		return fd, err
+	}
+	parent, err := s.inRoot(path.Dir(p), true, 0o755)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(parent)
+	if err := unix.Mkdirat(parent, path.Base(p), mode); err != nil && err != unix.EEXIST {
+		return -1, err
+	}
+	return unix.Openat2(root, p, &how)
+}
+
+// fdPath names an open file as a path, for calls that take no descriptor.
+// Before the old root is left, /proc is the host's, and "self" is still us.
+func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// step puts where before a cause.
+func step(where string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(where + ": " + err.Error())
+}

@@ -1,0 +1,34 @@
+package enter
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// capset leaves every thread of the program the given capabilities, permitted
+// and effective, and none to inherit.
+func capset(caps uint64) error {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	data := [2]unix.CapUserData{
+		{Effective: uint32(caps), Permitted: uint32(caps)},
+		{Effective: uint32(caps >> 32), Permitted: uint32(caps >> 32)},
+	}
+	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&hdr)), uintptr(unsafe.Pointer(&data[0])), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// loadFilter loads a seccomp program, an array of struct sock_filter, for the
+// calling thread and all that it starts. The caller has no_new_privs.
+func loadFilter(program []byte) error {
+	prog := unix.SockFprog{Len: uint16(len(program) / 8), Filter: (*unix.SockFilter)(unsafe.Pointer(&program[0]))}
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}

@@ -1,0 +1,231 @@
+package linux
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/atoll-run/atoll/sandbox"
+)
+
+// An image is what a sandbox's file system starts as.
+type image struct {
+	name   string // what Info says
+	layers []imageLayer
+}
+
+// An imageLayer is an overlay's lower directory on the host.
+type imageLayer struct {
+	target string // "/", "/usr"
+	name   string // of its writable part in the volume
+	dir    string // on the host
+}
+
+// hostDirs are the host's directories that image host shows, where they are
+// directories and not links into /usr.
+var hostDirs = []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
+
+// hostEtc are the parts of the host's /etc that programs need. None holds a
+// secret; private keys that stand beside certificates are left out.
+var hostEtc = []string{"alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ssl", "ca-certificates", "ca-certificates.conf",
+	"pki/tls/certs", "pki/tls/cert.pem", "pki/ca-trust/extracted", "localtime", "timezone", "mime.types", "services", "protocols"}
+
+// ownEtc is the rest of /etc.
+var ownEtc = map[string]string{
+	"passwd": "root:x:0:0:root:/root:/bin/sh\n" +
+		"user:x:1000:1000:user:/home/user:/bin/sh\n" +
+		"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+	"group": "root:x:0:\n" +
+		"tty:x:5:\n" +
+		"user:x:1000:\n" +
+		"nogroup:x:65534:\n",
+	"nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+	"hosts":         "127.0.0.1 localhost\n::1 localhost\n",
+	"profile":       "PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}\nexport PATH\n",
+}
+
+// skeletonVersion changes whenever what makeSkeleton makes does.
+const skeletonVersion = "1"
+
+// image finds what spec names.
+func (rt *Runtime) image(name string) (*image, error) {
+	switch {
+	case name == "" || name == "host":
+		return rt.hostImage()
+	case strings.HasPrefix(name, "dir:"):
+		dir := strings.TrimPrefix(name, "dir:")
+		if err := sandbox.CheckPath("image", dir); err != nil {
+			return nil, err
+		}
+		st, err := os.Stat(dir)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !st.IsDir() {
+			return nil, sandbox.Errorf(sandbox.NotExist, "image", "%q is not a folder", name).WithHint("give the folder of an unpacked root file system")
+		}
+		if err != nil {
+			return nil, &sandbox.Error{Kind: sandbox.Denied, Field: "image", Msg: fmt.Sprintf("%q cannot be read", name), Err: err}
+		}
+		if real, err := filepath.EvalSymlinks(dir); err != nil || real == "/" || rt.inState(real) {
+			return nil, sandbox.Errorf(sandbox.Denied, "image", "%q cannot be an image", name).WithHint("give the folder of an unpacked root file system")
+		}
+		return &image{name: name, layers: []imageLayer{{target: "/", name: "root", dir: dir}}}, nil
+	}
+	return nil, sandbox.Errorf(sandbox.NotExist, "image", "there is no image %q", name).WithHint("use host, or dir:/path for an unpacked root file system")
+}
+
+func (rt *Runtime) hostImage() (*image, error) {
+	skel, err := rt.skeleton()
+	if err != nil {
+		return nil, fmt.Errorf("image host: %w", err)
+	}
+	img := &image{name: "host", layers: []imageLayer{{target: "/", name: "root", dir: skel}}}
+	for _, d := range hostDirs {
+		if st, err := os.Lstat("/" + d); err == nil && st.IsDir() {
+			img.layers = append(img.layers, imageLayer{target: "/" + d, name: d, dir: "/" + d})
+		}
+	}
+	return img, nil
+}
+
+// skeleton returns the folder with the root of image host, making it if what
+// it is made of has changed. Many Runtimes may do so at once.
+func (rt *Runtime) skeleton() (string, error) {
+	rt.skelMu.Lock()
+	defer rt.skelMu.Unlock()
+	h := sha256.New()
+	fmt.Fprintln(h, skeletonVersion, os.Geteuid())
+	for _, name := range slices.Concat(hostDirs, []string{"etc"}) {
+		st, err := os.Lstat("/" + name)
+		if err == nil {
+			fmt.Fprintln(h, name, st.Mode())
+		}
+	}
+	for _, name := range hostEtc {
+		if st, err := os.Stat("/etc/" + name); err == nil {
+			fmt.Fprintln(h, name, st.ModTime().UnixNano(), st.Size())
+		}
+	}
+	dir := filepath.Join(rt.cfg.Cache, fmt.Sprintf("host-%x", h.Sum(nil)[:8]))
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	tmp, err := os.MkdirTemp(rt.cfg.Cache, "making-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp)
+	if err := makeSkeleton(tmp); err != nil {
+		return "", err
+	}
+	if err := os.Rename(tmp, dir); err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, unix.ENOTEMPTY) {
+		return "", err
+	}
+	return dir, nil
+}
+
+func makeSkeleton(root string) error {
+	if err := os.Chmod(root, 0o755); err != nil {
+		return err
+	}
+	for _, d := range []struct {
+		name string
+		mode os.FileMode
+		user int
+	}{
+		{"dev", 0o755, 0}, {"etc", 0o755, 0}, {"home", 0o755, 0}, {"home/user", 0o755, 1000}, {"mnt", 0o755, 0}, {"opt", 0o755, 0},
+		{"proc", 0o555, 0}, {"root", 0o700, 0}, {"run", 0o755, 0}, {"srv", 0o755, 0}, {"sys", 0o555, 0}, {"tmp", 0o777 | os.ModeSticky, 0},
+		{"var", 0o755, 0}, {"var/cache", 0o755, 0}, {"var/lib", 0o755, 0}, {"var/log", 0o755, 0}, {"var/tmp", 0o777 | os.ModeSticky, 0},
+		{"workspace", 0o777 | os.ModeSticky, 0},
+	} {
+		p := filepath.Join(root, d.name)
+		if err := os.Mkdir(p, 0o700); err != nil {
+			return err
+		}
+		if err := os.Chmod(p, d.mode); err != nil {
+			return err
+		}
+		if d.user != 0 && os.Geteuid() == 0 {
+			if err := os.Chown(p, d.user, d.user); err != nil && !errors.Is(err, fs.ErrPermission) {
+				return err
+			}
+		}
+	}
+	for _, name := range hostDirs {
+		st, err := os.Lstat("/" + name)
+		if err != nil {
+			continue
+		}
+		if st.Mode()&fs.ModeSymlink == 0 {
+			err = os.Mkdir(filepath.Join(root, name), 0o755)
+		} else if to, e := os.Readlink("/" + name); e == nil {
+			err = os.Symlink(to, filepath.Join(root, name))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for name, text := range ownEtc {
+		if err := os.WriteFile(filepath.Join(root, "etc", name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	for _, name := range hostEtc {
+		if err := copyPublic("/etc/"+name, filepath.Join(root, "etc", name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyPublic copies what everybody may read. It keeps links, unless they are
+// /etc/localtime's kind of absolute link out of what is copied, which lead
+// into /usr, which is there.
+func copyPublic(from, to string) error {
+	st, err := os.Lstat(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	switch {
+	case st.Mode()&fs.ModeSymlink != 0:
+		target, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(target, to)
+	case st.IsDir():
+		if st.Mode().Perm()&0o005 != 0o005 || filepath.Base(from) == "private" {
+			return nil
+		}
+		if err := os.MkdirAll(to, 0o755); err != nil {
+			return err
+		}
+		entries, err := os.ReadDir(from)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if err := copyPublic(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
+				return err
+			}
+		}
+	case st.Mode().IsRegular() && st.Mode().Perm()&0o004 != 0:
+		b, err := os.ReadFile(from)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(to, b, st.Mode().Perm()&0o755)
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+// Package linux makes sandboxes with the Linux kernel alone: no Docker, no
+// daemon but ours, no setuid helper, and no root where user namespaces are
+// allowed.
+//
+// A sandbox is a set of namespaces (user, mount, pid, net, ipc, uts, cgroup)
+// whose process 1 is the guest (package guest/inside). The daemon clones the
+// guest from a sealed memfd, hands it the mounts that only the host's root can
+// make, and the guest puts the rest together itself, inside (package enter has
+// the steps). From then on the two speak the guest protocol over a Unix
+// socket: to run a command starts no helper and loads no filter, since the
+// guest's starting thread wears already what commands wear.
+//
+// What the host cannot give is never silently left out. New finds out by
+// doing; Info.Isolation and Info.Kept say per sandbox what holds; a Spec that
+// requires more is refused. [Probe] says the same of the host, with remedies.
+//
+// # Images
+//
+// "host" (the default) is the host's own system directories (/usr, /bin,
+// /sbin, /lib*), read-only below a layer of the sandbox's, with an /etc that
+// holds only what programs need. "dir:/path" is an unpacked root file system,
+// likewise. The host's users, homes, configuration and secrets are not there.
+//
+// # State
+//
+// Everything stands below Config.State, which one Runtime locks:
+//
+//	lock                   held while a Runtime lives
+//	sandboxes/ID/record    what is known of it (JSON), written before anything is made
+//	sandboxes/ID/socket    the guest listens here
+//	sandboxes/ID/volume/   what the sandbox wrote, unless it has a disk of its own
+//	sandboxes/ID/disk      a file system image, where a disk limit is kept by one
+//	trash/                 what is being deleted
+//
+// Close leaves sandboxes running. The next New on the same state finds them,
+// goes on with those that are alive, and frees what is left of the others and
+// of those that were half made.
+//
+// Needs Linux 5.19 (overlayfs over idmapped layers) as root, 5.12 without.
+package linux
+
+import "log/slog"
+
+// Config says how a Runtime works. State must be set; the rest has defaults.
+type Config struct {
+	// State is a folder of the Runtime's own. It is made, mode 0711, if it is
+	// not there.
+	State string
+
+	// Cache is a folder for what can be made again. It may be shared by many
+	// Runtimes. "" is State/cache.
+	Cache string
+
+	// MountRoots are the host's folders below which a Spec may mount. None
+	// means that no mount is allowed; "/" allows all but the host's vital
+	// parts, the state folder and engine sockets, which are never mounted.
+	MountRoots []string
+
+	// Guest is the guest program's file; "" is the one built into this
+	// program, else a file atoll-guest beside it.
+	Guest string
+
+	// CgroupParent is the cgroup below which sandboxes get theirs; "" is
+	// /atoll, or what was delegated to this process.
+	CgroupParent string
+
+	// FirstID is the first of 65,536 × 4,096 host ids that sandboxes made as
+	// root are given ranges of; 0 is 1879048192, which systemd's table of
+	// ids leaves free (systemd, UIDS-GIDS).
+	FirstID int
+
+	// Log gets what an operator should know; nil is none.
+	Log *slog.Logger
+}
+
+// A Finding is what one probe of the host found.
+type Finding struct {
+	Name   string `json:"name"`   // "user namespaces"
+	OK     bool   `json:"ok"`     // whether it works here
+	Needed bool   `json:"needed"` // whether there are no sandboxes without it
+	Detail string `json:"detail"` // what was seen
+	Means  string `json:"means"`  // what that means for sandboxes
+	Mend   string `json:"mend"`   // the command that mends it, "" if nothing does or needs to
+}

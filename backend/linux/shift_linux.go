@@ -1,0 +1,173 @@
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/atoll-run/atoll/backend/linux/enter"
+)
+
+// treeOptions says how a directory of the host is shown to a sandbox.
+type treeOptions struct {
+	shift    bool // user 0 of the host's disk is user 0 of the sandbox, and so on
+	readOnly bool
+	users    *os.File // the user namespace that shifts; nil is the sandbox's own
+}
+
+// tree makes dir a source of the sandbox's. Root makes a detached mount of
+// it, which only the guest will attach; without root the guest clones it from
+// its own copy of the mount table.
+func (m *making) tree(dir string, opt treeOptions) (enter.Source, error) {
+	if m.rt.host.ids.kind != ownRange {
+		var st unix.Stat_t
+		if err := unix.Stat(dir, &st); err != nil {
+			return enter.Source{}, err
+		}
+		return enter.Source{File: -1, Path: dir, Dev: uint64(st.Dev), Ino: st.Ino}, nil
+	}
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return enter.Source{}, err
+	}
+	f := os.NewFile(uintptr(fd), dir)
+	defer f.Close()
+	return m.detached(f, opt, 0)
+}
+
+// mountTree is tree for what a Spec mounts, from the descriptor that was
+// checked.
+func (m *making) mountTree(mt *mount) (enter.Source, error) {
+	if m.rt.host.ids.kind != ownRange {
+		return enter.Source{File: -1, Path: mt.real, Dev: uint64(mt.stat.Dev), Ino: mt.stat.Ino}, nil
+	}
+	opt := treeOptions{readOnly: mt.ReadOnly}
+	if m.rt.host.shift {
+		users, err := m.rt.ownerNamespace(int(mt.stat.Uid), int(mt.stat.Gid), m.owner()+m.insideID())
+		if err != nil {
+			return enter.Source{}, err
+		}
+		defer users.Close()
+		opt.shift, opt.users = true, users
+	}
+	s, err := m.detached(mt.file, opt, unix.AT_RECURSIVE)
+	if errors.Is(err, unix.EINVAL) && opt.shift {
+		// A file system that cannot shift ids is shown as it is.
+		m.rt.log.Warn("the ids of a mount cannot be shifted", "id", m.box.id, "target", mt.Target)
+		return m.detached(mt.file, treeOptions{readOnly: mt.ReadOnly}, unix.AT_RECURSIVE)
+	}
+	return s, err
+}
+
+// insideID is who in the sandbox owns what is mounted: its user, where that
+// is known before the image is there.
+func (m *making) insideID() int {
+	user := m.spec.User
+	for i, c := range user {
+		if c == ':' {
+			user = user[:i]
+			break
+		}
+	}
+	if id, err := strconv.Atoi(user); err == nil && id >= 0 && id < rangeSize {
+		return id
+	}
+	if user == "user" && m.img.name == "host" {
+		return 1000
+	}
+	return 0
+}
+
+// detached clones the mount at f, with what opt says, and hands it over.
+func (m *making) detached(f *os.File, opt treeOptions, recursive uint) (enter.Source, error) {
+	fd, err := unix.OpenTree(int(f.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|recursive)
+	if err != nil {
+		return enter.Source{}, fmt.Errorf("open_tree: %w", err)
+	}
+	clone := os.NewFile(uintptr(fd), f.Name())
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if opt.readOnly {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	if opt.shift && m.rt.host.shift {
+		users := opt.users
+		if users == nil {
+			if users, err = m.box.init.userNamespace(); err != nil {
+				clone.Close()
+				return enter.Source{}, err
+			}
+			defer users.Close()
+		}
+		attr.Attr_set |= unix.MOUNT_ATTR_IDMAP
+		attr.Userns_fd = uint64(users.Fd())
+	}
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|recursive, &attr); err != nil {
+		clone.Close()
+		return enter.Source{}, fmt.Errorf("mount_setattr: %w", err)
+	}
+	return enter.Source{File: m.give(clone)}, nil
+}
+
+// userNamespace opens the user namespace of a guest.
+func (p *process) userNamespace() (*os.File, error) {
+	return os.Open(fmt.Sprintf("/proc/%d/ns/user", p.pid))
+}
+
+// ownerNamespace returns a user namespace that does nothing but shift: what
+// uid and gid own on disk, inside owns in the sandbox. The caller closes it.
+func (rt *Runtime) ownerNamespace(uid, gid, inside int) (*os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	defer w.Close() // lets the child end
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	pidfd := -1
+	pid, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(int(rt.program.Fd())), []string{"atoll-guest", "--hold"}, &syscall.ProcAttr{
+		Dir: "/", Files: []uintptr{r.Fd(), null.Fd(), null.Fd()},
+		Sys: &syscall.SysProcAttr{
+			Cloneflags: unix.CLONE_NEWUSER, PidFD: &pidfd,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: uid, HostID: inside, Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: gid, HostID: inside, Size: 1}},
+		},
+	})
+	if err != nil {
+		return nil, noNamespaces(err)
+	}
+	p := &process{pid: pid, fd: pidfd, child: true}
+	users, err := p.userNamespace()
+	if e := p.end(context.Background()); err == nil {
+		err = e
+	}
+	return users, err
+}
+
+// canShift tries whether the host's system directories can be shown with
+// shifted ids (Linux 5.12, and 5.19 below an overlay).
+func canShift(rt *Runtime) (bool, string) {
+	users, err := rt.ownerNamespace(0, 0, rt.cfg.FirstID)
+	if err != nil {
+		return false, err.Error()
+	}
+	defer users.Close()
+	fd, err := unix.OpenTree(unix.AT_FDCWD, "/usr", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return false, "open_tree: " + err.Error()
+	}
+	defer unix.Close(fd)
+	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(users.Fd())})
+	if err != nil {
+		return false, "mount_setattr: " + err.Error()
+	}
+	return true, ""
+}
