@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/atoll-run/atoll/sandbox"
+)
+
+// patience is how long a command that was told to end by a signal may take.
+const patience = 10 * time.Second
+
+// streamFlags say which of this program's streams a command gets.
+type streamFlags struct {
+	interactive bool
+	tty         bool
+	timeout     time.Duration
+}
+
+func (f *streamFlags) add(fs *pflag.FlagSet) {
+	fs.BoolVarP(&f.interactive, "interactive", "i", false, "pass on standard input")
+	fs.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal")
+	fs.DurationVar(&f.timeout, "timeout", 0, "kill the command after this time, such as 30s; its status is then 124")
+}
+
+// attach runs cmd in sb as if it were this program: with its streams, its
+// terminal and its signals. It returns the command's status as an error, or
+// nil if that is 0.
+//
+// The first signal goes to the command, which may end in its own way; what
+// still runs after a second one, or [patience], is killed.
+func (a *app) attach(ctx context.Context, sb sandbox.Sandbox, cmd sandbox.Cmd, f streamFlags) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	cmd.Timeout = f.timeout
+	if f.interactive || f.tty {
+		// Only its Read: nothing inside gets hold of the file itself. A Read
+		// that blocks to the end ends with the program.
+		cmd.Stdin = struct{ io.Reader }{a.stdin}
+	}
+	// When nobody reads any more, the command shall not go on writing.
+	cmd.Stdout = untilBroken(a.stdout, cancel)
+	cmd.Stderr = untilBroken(a.stderr, cancel)
+
+	var term *terminal
+	if f.tty {
+		var err error
+		if term, err = openTerminal(a.stdin); err != nil {
+			return err
+		}
+		defer term.restore()
+		defer a.sigs.onInsisted(term.restore)()
+		size := term.size()
+		cmd.Terminal = &size
+		if v, ok := a.getenv("TERM"); ok && cmd.Env["TERM"] == "" {
+			env := map[string]string{"TERM": v}
+			for k, v := range cmd.Env {
+				env[k] = v
+			}
+			cmd.Env = env
+		}
+	}
+
+	p, err := sb.Start(ctx, cmd)
+	if err != nil {
+		return err
+	}
+	release := a.sigs.take(a.pass(ctx, cancel, p))
+	defer release()
+	if term != nil {
+		stop := term.watch(func(s sandbox.Size) { p.Resize(ctx, s) })
+		defer stop()
+	}
+	exit, err := p.Wait()
+	return verdict(ctx, exit, err)
+}
+
+// pass returns what hands a signal to p, and to cancel when that does not
+// help.
+func (a *app) pass(ctx context.Context, cancel context.CancelCauseFunc, p sandbox.Process) func(syscall.Signal) bool {
+	var once sync.Once
+	return func(sig syscall.Signal) bool {
+		first := false
+		once.Do(func() {
+			first = true
+			go func() {
+				if p.Signal(ctx, sandbox.SignalNumbered(int(sig))) != nil {
+					cancel(signalled{sig})
+					return
+				}
+				// Control-C is for the command to understand; it may well
+				// go on. The others mean that this program has to end.
+				if sig == syscall.SIGINT {
+					return
+				}
+				select {
+				case <-time.After(patience):
+					cancel(signalled{sig})
+				case <-ctx.Done():
+				}
+			}()
+		})
+		return first
+	}
+}
+
+// verdict turns the end of a command into what the program ends with.
+func verdict(ctx context.Context, exit sandbox.Exit, err error) error {
+	switch {
+	case isBroken(context.Cause(ctx)), isBroken(err):
+		return status(exitBrokenPipe)
+	case err != nil:
+		return err
+	case exit.Status() != 0:
+		return status(exit.Status())
+	}
+	return nil
+}
+
+// untilBroken passes writes on to f and calls cancel when nobody reads it any
+// more.
+func untilBroken(f *os.File, cancel context.CancelCauseFunc) io.Writer {
+	return &pipeEnd{f, cancel}
+}
+
+type pipeEnd struct {
+	f      *os.File
+	cancel context.CancelCauseFunc
+}
+
+func (p *pipeEnd) Write(b []byte) (int, error) {
+	n, err := p.f.Write(b)
+	if isBroken(err) {
+		p.cancel(errNoReader)
+	}
+	return n, err
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	atoll "github.com/atoll-run/atoll/client"
+	"github.com/atoll-run/atoll/sandbox"
+)
+
+// daemonNamed reports whether a daemon was asked for, by flag or environment.
+func (a *app) daemonNamed(cmd *cobra.Command) bool {
+	v, _ := a.getenv("ATOLL_HOST")
+	return v != "" || cmd.Flags().Changed("daemon")
+}
+
+// daemon returns the daemon that cmd's flags, the environment and the file
+// name, as a Runtime.
+func (a *app) daemon(cmd *cobra.Command) (sandbox.Runtime, error) {
+	c, err := a.load(cmd.Flags())
+	if err != nil {
+		return nil, err
+	}
+	return a.connect(&c)
+}
+
+// connect returns the daemon that c names, as a Runtime. It asks the daemon
+// nothing yet.
+func (a *app) connect(c *Config) (sandbox.Runtime, error) {
+	token, err := c.clientToken()
+	if err != nil {
+		return nil, err
+	}
+	return atoll.New(atoll.Config{Host: c.Daemon, Token: token})
+}
+
+// clientToken returns the token that a command shows: the one that it was
+// given, else that of a daemon of the same user with the same state folder.
+func (c *Config) clientToken() (sandbox.Secret, error) {
+	if c.Token != "" {
+		return c.Token, nil
+	}
+	if c.TokenFile != "" {
+		return readToken(c.TokenFile)
+	}
+	t, err := readToken(tokenFile(c.State))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", hint(&sandbox.Error{Kind: sandbox.Denied, Msg: "there is no token to show the daemon"},
+			fmt.Sprintf("a daemon that atoll serve started here would have left one in %s", tokenFile(c.State)),
+			"for another daemon set ATOLL_HOST and ATOLL_TOKEN, or use --token-file")
+	case errors.Is(err, fs.ErrPermission):
+		return "", hint(&sandbox.Error{Kind: sandbox.Denied, Err: err}, "ask whoever runs the daemon for a token, and set ATOLL_TOKEN")
+	}
+	return t, err
+}
+
+// open returns the sandbox with the given id, and what to call when it is not
+// needed any more.
+func (a *app) open(cmd *cobra.Command, id string) (sandbox.Sandbox, func(), error) {
+	rt, err := a.daemon(cmd)
+	if err != nil {
+		return nil, nil, err
+	}
+	sb, err := rt.Open(cmd.Context(), sandbox.ID(id))
+	if err != nil {
+		rt.Close()
+		return nil, nil, noSuch(id, err)
+	}
+	return sb, func() { rt.Close() }, nil
+}
+
+// noSuch puts into words that no sandbox has id.
+func noSuch(id string, err error) error {
+	if errors.Is(err, sandbox.NotExist) {
+		return hint(&sandbox.Error{Kind: sandbox.NotExist, Msg: "there is no sandbox " + id}, "atoll ls shows those that there are")
+	}
+	return err
+}
+
+// ability returns what sb can do beyond the plain contract, or an Unsupported
+// error which says what it cannot.
+func ability[T any](sb sandbox.Sandbox, what string) (T, error) {
+	t, ok := sb.(T)
+	if !ok {
+		return t, sandbox.Errorf(sandbox.Unsupported, "", "this sandbox cannot %s", what)
+	}
+	return t, nil
+}
+
+// unreachable returns hints for an error that says that no daemon answers.
+func unreachable(err error) []string {
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) && sandbox.KindOf(err) == sandbox.Unavailable {
+		return []string{"start a daemon with: atoll serve", "or say with ATOLL_HOST where one is"}
+	}
+	return nil
+}
+
+// completeIDs completes the first n arguments with the ids of sandboxes. With
+// n < 0 all are ids.
+func (a *app) completeIDs(n int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, toComplete string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if n >= 0 && len(args) >= n {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		return a.ids(cmd, toComplete), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// ids returns the ids that begin with prefix. Completion has no place for
+// errors: where there is no daemon there are no ids.
+func (a *app) ids(cmd *cobra.Command, prefix string) []cobra.Completion {
+	rt, err := a.daemon(cmd)
+	if err != nil {
+		return nil
+	}
+	defer rt.Close()
+	var found []cobra.Completion
+	for info, err := range rt.List(cmd.Context()) {
+		if err != nil {
+			break
+		}
+		if strings.HasPrefix(string(info.ID), prefix) {
+			found = append(found, cobra.CompletionWithDesc(string(info.ID), printable(info.Image+" "+labels(info.Labels))))
+		}
+	}
+	return found
+}
+
+// completeProcess completes the id of a sandbox and then that of one of its
+// detached processes.
+func (a *app) completeProcess(cmd *cobra.Command, args []string, toComplete string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	switch len(args) {
+	case 0:
+		return a.ids(cmd, toComplete), cobra.ShellCompDirectiveNoFileComp
+	case 1:
+		sb, done, err := a.open(cmd, args[0])
+		if err != nil {
+			break
+		}
+		defer done()
+		d, ok := sb.(sandbox.Detacher)
+		if !ok {
+			break
+		}
+		ps, _ := d.Processes(cmd.Context())
+		var found []cobra.Completion
+		for _, p := range ps {
+			if strings.HasPrefix(string(p.ID), toComplete) {
+				found = append(found, cobra.CompletionWithDesc(string(p.ID), printable(strings.Join(p.Args, " "))))
+			}
+		}
+		return found, cobra.ShellCompDirectiveNoFileComp
+	}
+	return nil, cobra.ShellCompDirectiveNoFileComp
+}
