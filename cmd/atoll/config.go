@@ -333,7 +333,14 @@ func (c *Config) parse(file, text string) error {
 	var syntax toml.ParseError
 	switch {
 	case errors.As(err, &syntax):
-		return sandbox.Errorf(sandbox.Invalid, fmt.Sprintf("%s:%d", file, syntax.Position.Line), "%s", strings.TrimPrefix(syntax.Message, "toml: "))
+		msg := syntax.Message
+		if msg == "" {
+			msg = err.Error()
+		}
+		if syntax.LastKey != "" {
+			msg = syntax.LastKey + ": " + msg
+		}
+		return sandbox.Errorf(sandbox.Invalid, fmt.Sprintf("%s:%d", file, syntax.Position.Line), "%s", msg)
 	case err != nil:
 		return sandbox.Errorf(sandbox.Invalid, file, "%s", strings.TrimPrefix(err.Error(), "toml: "))
 	}

@@ -113,12 +113,13 @@ func phrase(err error) (string, []string) {
 	if !errors.As(err, &e) {
 		return err.Error(), hints
 	}
-	var parts []string
-	if before, ok := strings.CutSuffix(err.Error(), e.Error()); ok && before != "" {
-		parts = append(parts, strings.TrimSuffix(before, ": ")) // words that somebody put before it
+	before, ok := strings.CutSuffix(err.Error(), e.Error())
+	if !ok { // several errors in one
+		return err.Error(), hints
 	}
-	if e.ID != "" {
-		parts = append(parts, string(e.ID))
+	var parts []string
+	if before != "" {
+		parts = append(parts, strings.TrimSuffix(before, ": ")) // words that somebody put before it
 	}
 	if e.Field != "" {
 		parts = append(parts, flagOf(e.Field))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -45,7 +46,9 @@ func (a *app) rmCommand() *cobra.Command {
 				if failed != nil {
 					say(a.stderr, failed)
 				}
-				failed = noSuch(id, err)
+				if failed = noSuch(id, err); !errors.Is(err, sandbox.NotExist) {
+					failed = fmt.Errorf("%s: %w", id, err)
+				}
 			}
 			return failed
 		},
