@@ -1,0 +1,338 @@
+// Package native serves Atoll's own HTTP API, below /atoll/v1, over any
+// sandbox.Runtime: everything of the contract in package sandbox, and nothing
+// else. The shapes are in wire/native, the Go client is package client, and
+// openapi.yaml, which is served too, describes it for everybody else.
+//
+// It decides nothing. Who may call is package gate's business, what a caller
+// may have is the Runtime's. It remembers nothing between requests but which
+// are under way and which processes they wait for, so that one request can
+// call off another, or signal its process.
+//
+// A process that was started by a request lives as long as the request: when
+// the caller hangs up its tree is killed. A caller who wants to know when that
+// is done calls the request off instead and reads on.
+package native
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/atoll-run/atoll/api/gate"
+	"github.com/atoll-run/atoll/sandbox"
+	wire "github.com/atoll-run/atoll/wire/native"
+)
+
+// Config says how an API behaves. The zero value works.
+type Config struct {
+	// Version is what the API calls itself.
+	Version string
+
+	// Log gets a line for each error that is ours, with its cause, and at
+	// level Debug for each that is the caller's; nil is none.
+	Log *slog.Logger
+}
+
+// An API is the http.Handler.
+type API struct {
+	rt      sandbox.Runtime
+	log     *slog.Logger
+	version string
+	mux     *http.ServeMux
+
+	life context.Context // ends when Close is called
+	end  context.CancelCauseFunc
+
+	mu     sync.Mutex
+	closed bool                           // guarded by mu
+	busy   sync.WaitGroup                 // requests; Add with mu held and closed false
+	live   map[processKey]sandbox.Process // guarded by mu; those that requests wait for
+
+	requests map[string]context.CancelCauseFunc // guarded by mu; those under way
+}
+
+// processKey names a process that a request waits for.
+type processKey struct {
+	sandbox sandbox.ID
+	process sandbox.ProcessID
+}
+
+//go:embed openapi.yaml
+var openAPI []byte
+
+// OpenAPI returns the OpenAPI 3.1 document that describes the API, in YAML.
+func OpenAPI() []byte { return openAPI }
+
+var errCalledOff = sandbox.Errorf(sandbox.Unavailable, "", "the request was called off by its caller")
+
+var errClosing = sandbox.Errorf(sandbox.Unavailable, "", "the server is shutting down").WithHint("try again later")
+
+// New returns an API over rt, which stays the caller's to close.
+func New(rt sandbox.Runtime, cfg Config) *API {
+	a := &API{rt: rt, log: cfg.Log, version: cfg.Version, mux: http.NewServeMux(), live: make(map[processKey]sandbox.Process),
+		requests: make(map[string]context.CancelCauseFunc)}
+	if a.log == nil {
+		a.log = slog.New(slog.DiscardHandler)
+	}
+	a.life, a.end = context.WithCancelCause(context.Background())
+	allow := make(map[string][]string)
+	for _, rt := range routes {
+		allow[rt.Path] = append(allow[rt.Path], rt.Method)
+		a.mux.HandleFunc(rt.Method+" "+rt.Path, func(w http.ResponseWriter, r *http.Request) { a.serve(w, r, rt) })
+	}
+	for path, methods := range allow {
+		a.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", strings.Join(methods, ", "))
+			a.refuse(w, r, http.StatusMethodNotAllowed, sandbox.Errorf(sandbox.Invalid, "method", "%s is not among the methods here", clip(r.Method)).
+				WithHint("use %s", strings.Join(methods, " or ")))
+		})
+	}
+	a.mux.HandleFunc(wire.Prefix+"/", func(w http.ResponseWriter, r *http.Request) {
+		a.refuse(w, r, http.StatusNotFound, sandbox.Errorf(sandbox.NotExist, "url", "there is nothing at this path").
+			WithHint("see %s/openapi.yaml for what there is", wire.Prefix))
+	})
+	return a
+}
+
+// ServeHTTP answers one request, which has come through a gate.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.mux.ServeHTTP(w, r) }
+
+// Refuse answers a request that the gate refused.
+func (a *API) Refuse(w http.ResponseWriter, r *http.Request, no gate.Refusal) {
+	a.refuse(w, r, no.Status, no.Err)
+}
+
+// Close ends every request, upgraded connections included, and with it the
+// processes that it waits for, and returns when all have ended. Requests that
+// come later are answered with Unavailable. A second Close does nothing.
+//
+// http.Server.Shutdown does not know of upgraded connections: call it first,
+// so that requests may end by themselves, then Close.
+func (a *API) Close() error {
+	a.mu.Lock()
+	a.closed = true
+	a.mu.Unlock()
+	a.end(errClosing)
+	a.busy.Wait()
+	return nil
+}
+
+// A Route is an entry of the table that the API is made from.
+type Route struct {
+	Method string
+	Path   string   // with {id}, {pid} and {port} where there is one
+	Query  []string // the parameters that it takes
+	handle func(*call) error
+}
+
+// Routes returns all there are.
+func Routes() []Route { return routes }
+
+const (
+	sandboxes = wire.Prefix + "/sandboxes"
+	one       = sandboxes + "/{id}"
+	files     = one + "/files"
+	processes = one + "/processes"
+	process   = processes + "/{pid}"
+)
+
+var routes = []Route{
+	{"GET", wire.Prefix, nil, (*call).server},
+	{"GET", wire.Prefix + "/openapi.yaml", nil, (*call).openAPI},
+	{"DELETE", wire.Prefix + "/requests/{name}", nil, (*call).callOff},
+
+	{"POST", sandboxes, nil, (*call).create},
+	{"GET", sandboxes, nil, (*call).list},
+	{"GET", one, nil, (*call).info},
+	{"DELETE", one, nil, (*call).remove},
+	{"POST", one + "/pause", nil, (*call).pause},
+	{"POST", one + "/resume", nil, (*call).resume},
+	{"GET", one + "/usage", nil, (*call).usage},
+	{"GET", one + "/ports/{port}", nil, (*call).dial},
+
+	{"POST", one + "/exec", nil, (*call).exec},
+	{"GET", one + "/exec", nil, (*call).execUpgraded},
+
+	{"POST", processes, nil, (*call).startDetached},
+	{"GET", processes, nil, (*call).listProcesses},
+	{"DELETE", process, nil, (*call).forget},
+	{"GET", process + "/attach", []string{"cursor", "discard"}, (*call).attach},
+	{"GET", process + "/output", []string{"cursor", "max", "wait"}, (*call).output},
+	{"POST", process + "/input", []string{"eof", "wait"}, (*call).input},
+	{"POST", process + "/signal", nil, (*call).signal},
+	{"POST", process + "/resize", nil, (*call).resize},
+
+	{"GET", files, []string{"path", "offset", "length"}, (*call).openFile},
+	{"PUT", files, []string{"path", "mode", "user", "parents", "exclusive", "append"}, (*call).writeFile},
+	{"DELETE", files, []string{"path", "all"}, (*call).removeFile},
+	{"GET", files + "/stat", []string{"path"}, (*call).stat},
+	{"GET", files + "/list", []string{"path"}, (*call).listFiles},
+	{"POST", files + "/mkdir", nil, (*call).mkdir},
+	{"POST", files + "/rename", nil, (*call).rename},
+	{"POST", files + "/chmod", nil, (*call).chmod},
+	{"POST", files + "/chown", nil, (*call).chown},
+}
+
+// A call is one request on its way through.
+type call struct {
+	api   *API
+	w     http.ResponseWriter
+	r     *http.Request
+	name  string          // of the request, in the log
+	ctx   context.Context // ends with the request, or with the API
+	query query
+	begun bool // the answer has, so that an error has no status any more
+}
+
+func (a *API) serve(w http.ResponseWriter, r *http.Request, rt Route) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	name, err := a.enter(r.Header.Get(wire.HeaderRequest), cancel)
+	if err != nil {
+		a.refuse(w, r, statusOf(err), err)
+		return
+	}
+	defer a.leave(name)
+	defer context.AfterFunc(a.life, func() { cancel(errClosing) })()
+	c := &call{api: a, w: w, r: r, name: name, ctx: ctx}
+	common(w, c.name)
+	if err := c.handle(rt); err != nil {
+		c.answer(err)
+	}
+}
+
+// enter notes that a request is under way, which cancel ends, and returns its
+// name: the one that its caller gave it, if that can be one.
+func (a *API) enter(name string, cancel context.CancelCauseFunc) (string, *sandbox.Error) {
+	if name == "" {
+		name = requestName()
+	} else if !nameOK(name) {
+		return "", sandbox.Errorf(sandbox.Invalid, wire.HeaderRequest, "%q cannot be the name of a request", clip(name)).WithHint("use 16 to 64 letters and digits, or none")
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return "", errClosing
+	}
+	if a.requests[name] != nil {
+		return "", sandbox.Errorf(sandbox.Conflict, wire.HeaderRequest, "a request of this name is under way").WithHint("choose names at random")
+	}
+	a.requests[name] = cancel
+	a.busy.Add(1)
+	return name, nil
+}
+
+func (a *API) leave(name string) {
+	a.mu.Lock()
+	delete(a.requests, name)
+	a.mu.Unlock()
+	a.busy.Done()
+}
+
+func nameOK(s string) bool {
+	for i := range len(s) {
+		if c := s[i] | 0x20; (c < 'a' || c > 'z') && (s[i] < '0' || s[i] > '9') {
+			return false
+		}
+	}
+	return len(s) >= 16 && len(s) <= 64
+}
+
+func (c *call) handle(rt Route) error {
+	if err := c.parseQuery(rt.Query); err != nil {
+		return err
+	}
+	return rt.handle(c)
+}
+
+// answer tells the caller of err.
+func (c *call) answer(err error) {
+	if !c.begun {
+		status, e := c.fault(err)
+		writeError(c.w, status, e)
+		return
+	}
+	c.fault(err)                // for the log
+	panic(http.ErrAbortHandler) // the caller must not take what it got for the whole
+}
+
+// fault returns how err is told to the caller, and logs it.
+func (c *call) fault(err error) (int, wire.Error) {
+	if c.ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
+		err = context.Cause(c.ctx) // why it ended says more
+	}
+	status, e := statusOf(err), wireError(err)
+	if e.Sandbox == "" {
+		if id := sandbox.ID(c.r.PathValue("id")); id.Valid() {
+			e.Sandbox = id
+		}
+	}
+	e.Request = c.name
+	level := slog.LevelDebug
+	if e.Kind == sandbox.Internal && c.r.Context().Err() == nil {
+		level = slog.LevelError
+	}
+	c.api.log.LogAttrs(c.ctx, level, "request failed", slog.String("request", c.name), slog.String("id", string(e.Sandbox)),
+		slog.String("op", c.r.Pattern), slog.Any("err", err))
+	return status, e
+}
+
+// refuse answers what no route takes.
+func (a *API) refuse(w http.ResponseWriter, r *http.Request, status int, err *sandbox.Error) {
+	name := requestName()
+	common(w, name)
+	e := wireError(err)
+	e.Request = name
+	writeError(w, status, e)
+}
+
+// common sets the headers that every answer has.
+func common(w http.ResponseWriter, request string) {
+	h := w.Header()
+	h.Set(wire.HeaderRequest, request)
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+}
+
+func requestName() string { return fmt.Sprintf("%016x", rand.Uint64()) }
+
+// open returns the sandbox that the path names.
+func (c *call) open() (sandbox.Sandbox, error) {
+	return c.api.rt.Open(c.ctx, sandbox.ID(c.r.PathValue("id")))
+}
+
+// ability returns the sandbox that the path names as a T, or Unsupported.
+func ability[T any](c *call, what string) (T, error) {
+	var none T
+	sb, err := c.open()
+	if err != nil {
+		return none, err
+	}
+	t, ok := sb.(T)
+	if !ok {
+		return none, sandbox.Errorf(sandbox.Unsupported, "", "this backend has no %s", what)
+	}
+	return t, nil
+}
+
+// pid returns the process id that the path names, or NotExist.
+func (c *call) pid() (sandbox.ProcessID, error) {
+	id := sandbox.ProcessID(c.r.PathValue("pid"))
+	if !id.Valid() {
+		return "", sandbox.Errorf(sandbox.NotExist, "process", "no process has this id")
+	}
+	return id, nil
+}
+
+func clip(s string) string {
+	if len(s) > 64 {
+		return strings.ToValidUTF8(s[:61], "") + "..."
+	}
+	return s
+}
