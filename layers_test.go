@@ -46,9 +46,11 @@ var layers = map[string]layer{
 	"backend/linux/internal/seccomp": {imports: []string{"golang.org/x/sys/..."}},
 
 	// What runs inside stays small: no HTTP, no configuration, no logs.
-	"guest":               {imports: []string{"sandbox", "golang.org/x/sys/..."}, tests: []string{"guest/inside", "sandbox/sandboxtest"}},
-	"guest/inside":        {imports: []string{"sandbox", "guest", "golang.org/x/sys/..."}, tests: []string{"sandbox/sandboxtest"}},
-	"backend/linux/enter": {imports: []string{"sandbox", "guest", "guest/inside", "backend/linux/...", "golang.org/x/sys/..."}},
+	"guest/proto":         {},
+	"guest/internal/tail": {imports: []string{"golang.org/x/sys/..."}},
+	"guest":               {imports: []string{"sandbox", "guest/proto", "guest/internal/...", "golang.org/x/sys/..."}, tests: []string{"guest/inside", "sandbox/sandboxtest"}},
+	"guest/inside":        {imports: []string{"guest/proto", "guest/internal/...", "golang.org/x/sys/..."}, tests: []string{"sandbox", "guest", "sandbox/sandboxtest"}},
+	"backend/linux/enter": {imports: []string{"sandbox", "guest", "guest/proto", "guest/inside", "backend/linux/...", "golang.org/x/sys/..."}},
 	"cmd/atoll-guest":     {imports: []string{"guest", "guest/inside", "backend/linux/enter", "golang.org/x/sys/..."}},
 
 	// Shapes of protocols, their servers, and the Go SDK. An adapter knows

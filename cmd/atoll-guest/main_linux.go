@@ -1,0 +1,90 @@
+// Atoll-guest is the program that runs inside a sandbox. Package guest has its
+// protocol.
+//
+//	atoll-guest           serves on descriptor 3, a connected Unix socket, and on
+//	                      what connects to descriptor 4, a listening one, if there is one
+//	atoll-guest --stdio   serves standard input and output
+//
+// As process 1 it reaps what nobody else does, and ends when nobody can reach
+// it any more: with its last connection, unless it listens.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+package main
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/atoll-run/atoll/guest/inside"
+)
+
+// The first thread reaps; the one that starts processes must be another (see
+// inside.Server.Loop).
+func init() { runtime.LockOSThread() }
+
+func main() {
+	debug.SetGCPercent(50)
+	if err := run(); err != nil {
+		os.Stderr.WriteString("atoll-guest: " + err.Error() + "\n")
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	if done, err := mode(os.Args[1:]); done {
+		return err
+	}
+	quiet()
+	s, err := inside.New(inside.Config{Setup: setup})
+	if err != nil {
+		return err
+	}
+	switch args := os.Args[1:]; {
+	case len(args) <= 1 && !(len(args) == 1 && args[0] == "--stdio"): // the sandbox's id, for those who look at the host's processes
+		if err := s.Add(3, 3); err != nil {
+			return err
+		}
+		if domain, err := unix.GetsockoptInt(4, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err == nil && domain == 1 {
+			if err := s.Listen(4); err != nil {
+				return err
+			}
+		}
+	case len(args) == 1 && args[0] == "--stdio":
+		if err := s.Add(0, 1); err != nil {
+			return err
+		}
+	default:
+		return os.ErrInvalid
+	}
+	go func() {
+		err := s.Loop()
+		if err != nil {
+			os.Stderr.WriteString("atoll-guest: " + err.Error() + "\n")
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}()
+	s.Reap()
+	return nil
+}
+
+// quiet makes signals from inside harmless. To process 1 the kernel delivers
+// none that has no handler, so the runtime's are taken away, but for those that
+// it needs itself: a fault, its own interruptions, the death of children.
+func quiet() {
+	if os.Getpid() != 1 {
+		unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+		return
+	}
+	for n := 1; n <= 64; n++ {
+		switch unix.Signal(n) {
+		case unix.SIGKILL, unix.SIGSTOP, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGURG, unix.SIGCHLD, unix.SIGPIPE:
+		default:
+			ignore(n)
+		}
+	}
+}
