@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -136,26 +137,23 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Setup has the guest set up its place: body is what only the program that
-// hosts the guest understands, files go with it and stay the caller's. It
-// returns what the guest answered.
+// Setup has the guest set up its place: what body means is between the daemon
+// and the program that hosts the guest. files go with it, at most
+// [proto.MaxFDs], and stay the caller's. It returns what the guest answered.
 func (c *Client) Setup(ctx context.Context, body []byte, files []*os.File) ([]byte, error) {
 	fds := make([]int, len(files))
 	for i, f := range files {
 		fds[i] = int(f.Fd())
 	}
 	var raw proto.Raw
-	_, err := c.call(ctx, proto.OpSetup, &proto.Raw{Body: body}, &raw, fds)
-	for _, f := range files {
-		keep(f)
-	}
+	got, err := c.call(ctx, proto.OpSetup, &proto.Raw{Body: body}, &raw, fds)
+	runtime.KeepAlive(files)
+	closeAll(got)
 	if err != nil {
 		return nil, c.error("Setup", err)
 	}
 	return raw.Body, nil
 }
-
-func keep(*os.File) {}
 
 // Usage returns what all processes but the guest use.
 func (c *Client) Usage(ctx context.Context) (sandbox.Usage, error) {

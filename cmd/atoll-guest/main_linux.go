@@ -39,26 +39,31 @@ func run() error {
 		return err
 	}
 	quiet()
-	s, err := inside.New(inside.Config{Setup: setup})
+	var cfg inside.Config
+	stdio := len(os.Args) == 2 && os.Args[1] == "--stdio"
+	if !stdio {
+		cfg.Setup = setup
+	}
+	s, err := inside.New(cfg)
 	if err != nil {
 		return err
 	}
-	switch args := os.Args[1:]; {
-	case len(args) <= 1 && !(len(args) == 1 && args[0] == "--stdio"): // the sandbox's id, for those who look at the host's processes
+	switch {
+	case stdio:
+		if err := s.Add(0, 1); err != nil {
+			return err
+		}
+	case len(os.Args) > 2:
+		return os.ErrInvalid
+	default: // an argument is the sandbox's id, for those who look at the host's processes
 		if err := s.Add(3, 3); err != nil {
 			return err
 		}
-		if domain, err := unix.GetsockoptInt(4, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err == nil && domain == 1 {
+		if on, err := unix.GetsockoptInt(4, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err == nil && on == 1 {
 			if err := s.Listen(4); err != nil {
 				return err
 			}
 		}
-	case len(args) == 1 && args[0] == "--stdio":
-		if err := s.Add(0, 1); err != nil {
-			return err
-		}
-	default:
-		return os.ErrInvalid
 	}
 	go func() {
 		err := s.Loop()
