@@ -125,20 +125,8 @@ func TestTerminalIsAskedFor(t *testing.T) {
 // TestLogsOnATerminal has a sandbox that would like to have the operator's
 // terminal.
 func TestLogsOnATerminal(t *testing.T) {
-	d := begin(t, "serve", "--listen", "127.0.0.1:0")
-	at := strings.TrimPrefix(d.line(t), "atoll: ready on ")
-	call := func(args ...string) *session {
-		s := prepare(t, args...)
-		s.Env = append(s.Env, "ATOLL_HOST="+at, "ATOLL_STATE="+d.state)
-		return s
-	}
-	answer := func(args ...string) string {
-		out, err := call(args...).Output()
-		if err != nil {
-			t.Fatalf("%v: %v", args, err)
-		}
-		return strings.TrimSuffix(string(out), "\n")
-	}
+	d, at := beginDaemon(t)
+	answer := func(args ...string) string { return d.answer(t, at, args...) }
 	id := answer("create", "--label", "name=\x1b]0;label\a")
 	p := answer("exec", "-d", id, "--", "printf", `a\033]0;owned\007b\033[2Jc\n`)
 	answer("logs", "-f", id, p)
@@ -151,7 +139,7 @@ func TestLogsOnATerminal(t *testing.T) {
 		{[]string{"logs", "--raw", id, p}, "a\x1b]0;owned\ab\x1b[2Jc\r\n"},
 	} {
 		person, program := openPTY(t)
-		s := call(tc.args...)
+		s := d.at(t, at, tc.args...)
 		s.Stdout, s.Stderr = program, program
 		if err := s.Run(); err != nil {
 			t.Fatal(err)
