@@ -200,6 +200,10 @@ func list[W, T any](ctx context.Context, c *Client, r request, name string, shap
 	}
 }
 
+// CloseIdle closes the connections that no call is using. It is not needed
+// before Close.
+func (c *Client) CloseIdle() { c.http.CloseIdleConnections() }
+
 // follow runs f, which reads a stream until its end, unless the Client was
 // closed.
 func (c *Client) follow(f func()) bool {
