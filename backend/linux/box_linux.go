@@ -499,9 +499,8 @@ func (b *box) Forget(ctx context.Context, id sandbox.ProcessID) error {
 
 // process is a guest as the host sees it.
 type process struct {
-	pid   int
-	fd    int // its pidfd, -1 once closed
-	child bool
+	pid int
+	fd  int // its pidfd, -1 once closed
 
 	mu   sync.Mutex
 	dead bool
@@ -532,14 +531,6 @@ func (p *process) end(ctx context.Context) error {
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("wait for the guest: %w", ctx.Err())
-		}
-	}
-	if p.child {
-		var ws unix.WaitStatus
-		for {
-			if _, err := unix.Wait4(p.pid, &ws, 0, nil); err != unix.EINTR {
-				break
-			}
 		}
 	}
 	p.dead = true

@@ -2,7 +2,6 @@ package linux
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,14 +11,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/atoll-run/atoll/backend/linux/enter"
 	"github.com/atoll-run/atoll/backend/linux/internal/cgroup"
+	"github.com/atoll-run/atoll/backend/linux/launch"
 	"github.com/atoll-run/atoll/guest"
+	"github.com/atoll-run/atoll/guest/proto"
 	"github.com/atoll-run/atoll/sandbox"
 )
 
@@ -297,7 +297,7 @@ func (m *making) openSockets() error {
 	if m.local, err = net.FileConn(local); err != nil {
 		return err
 	}
-	m.undo.add(m.local.Close)
+	m.undo.add(func() error { m.local.Close(); return nil }) // the client may have done so
 	if m.listen, err = listen(filepath.Join(m.box.dir, "socket")); err != nil {
 		return err
 	}
@@ -322,46 +322,32 @@ func (m *making) startGuest() error {
 		return err
 	}
 	defer said.Close()
-	pidfd := -1
-	sys := &syscall.SysProcAttr{Cloneflags: cloneFlags, Setsid: true, PidFD: &pidfd}
-	if g := m.box.group; g != nil && g.Dir() != nil {
-		sys.UseCgroupFD = true
-		sys.CgroupFD = int(g.Dir().Fd())
-	}
+	req := launch.Request{Args: guestArgv(m.box.id), Flags: cloneFlags}
 	switch i := &m.rt.host.ids; i.kind {
 	case ownRange:
-		first := m.rt.firstID(m.box.slot)
-		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: first, Size: rangeSize}}
-		sys.GidMappings = sys.UidMappings
-		sys.GidMappingsEnableSetgroups = true
-		sys.Credential = &syscall.Credential{}
+		req.UIDs = []launch.Map{{Host: m.rt.firstID(m.box.slot), Size: rangeSize}}
+		req.GIDs = req.UIDs
+		req.Root = true
 	case helped:
-		// The ids are mapped when it is there; until then, capabilities
-		// survive its execve as ambient ones.
-		for c := range uintptr(unix.CAP_LAST_CAP + 1) {
-			sys.AmbientCaps = append(sys.AmbientCaps, c)
-		}
-		m.req.Become = true
+		// The ids are mapped when it is there.
+		req.Ambient, m.req.Become = true, true
 	case oneID:
-		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: i.uid, Size: 1}}
-		sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: i.gid, Size: 1}}
+		req.UIDs = []launch.Map{{Host: i.uid, Size: 1}}
+		req.GIDs = []launch.Map{{Host: i.gid, Size: 1}}
 		m.req.OneID = true
 	}
-	program := "/proc/self/fd/" + strconv.Itoa(int(m.rt.program.Fd()))
-	pid, err := syscall.ForkExec(program, guestArgv(m.box.id), &syscall.ProcAttr{
-		Dir: "/",
-		Files: []uintptr{
-			null.Fd(), null.Fd(), said.Fd(), m.remote.Fd(), m.listen.Fd(),
-		},
-		Sys: sys,
-	})
+	var dir *os.File
+	if g := m.box.group; g != nil {
+		dir = g.Dir()
+	}
+	pid, pidfd, err := m.rt.launcher.Start(req, dir, null, null, said, m.remote, m.listen)
 	if err != nil {
 		return noNamespaces(err)
 	}
 	// A guest that dies must end our connection, so nobody else may hold its
 	// end.
 	m.remote.Close()
-	m.box.init = &process{pid: pid, fd: pidfd, child: true}
+	m.box.init = &process{pid: pid, fd: pidfd}
 	m.undo.add(func() error { return m.box.init.end(context.WithoutCancel(m.ctx)) })
 	return nil
 }
@@ -407,7 +393,10 @@ func (m *making) setUp() error {
 	spec, info := &m.spec, &m.box.rec.Info
 	req := &m.req
 	req.Hostname = string(m.box.id)
-	req.Env, req.User, req.Workdir = spec.Env, info.User, info.Workdir
+	req.User, req.Workdir = info.User, info.Workdir
+	for k, v := range spec.Env {
+		req.Env = append(req.Env, k+"="+v)
+	}
 	req.ReadOnly, req.Writable = spec.ReadOnlyRoot, []string{"/home", "/workspace"}
 	req.Filter = m.rt.filter
 	req.BootID = newUUID()
@@ -440,16 +429,16 @@ func (m *making) setUp() error {
 	m.undo.add(client.Close)
 	ctx, cancel := context.WithTimeout(m.ctx, deadline)
 	defer cancel()
-	answer, err := client.Setup(ctx, req, m.files)
+	answer, err := client.Setup(ctx, proto.Append(nil, req), m.files)
 	if err != nil {
 		return fmt.Errorf("%w%s", err, m.box.lastWords())
 	}
 	var done enter.Done
-	if err := json.Unmarshal(answer, &done); err != nil {
+	if err := proto.Decode(answer, &done); err != nil {
 		return err
 	}
-	for what, why := range done.Gaps {
-		m.rt.log.Warn("the sandbox lacks something", "id", m.box.id, "what", what, "err", why)
+	for _, gap := range done.Gaps {
+		m.rt.log.Warn("the sandbox lacks something", "id", m.box.id, "err", gap)
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func (m *making) checkMounts() error {
 }
 
 func (rt *Runtime) openMount(want sandbox.Mount) (mount, error) {
-	denied := func(format string, args ...any) error {
+	denied := func(format string, args ...any) *sandbox.Error {
 		return sandbox.Errorf(sandbox.Denied, "mounts.source", format, args...)
 	}
 	if len(rt.cfg.MountRoots) == 0 {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/atoll-run/atoll/backend/linux/internal/cgroup"
+	"github.com/atoll-run/atoll/backend/linux/launch"
 	"github.com/atoll-run/atoll/sandbox"
 )
 
@@ -31,7 +32,8 @@ func Probe(ctx context.Context, cfg Config) []Finding {
 	defer program.Close()
 	fs = append(fs, f)
 	fs = append(fs, probeNamespaces(program)...)
-	rt := &Runtime{cfg: cfg, program: program}
+	rt := &Runtime{cfg: cfg, program: program, launcher: launch.New(program)}
+	defer rt.launcher.Close()
 	if err := rt.look(); err != nil {
 		return append(fs, Finding{Name: "host", Needed: true, Detail: err.Error()})
 	}

@@ -5,17 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/atoll-run/atoll/backend/linux/internal/cgroup"
+	"github.com/atoll-run/atoll/backend/linux/launch"
 	"github.com/atoll-run/atoll/sandbox"
 )
 
@@ -242,33 +243,29 @@ func (rt *Runtime) deleteInside(dir string) error {
 		return err
 	}
 	defer null.Close()
-	sys := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER}
-	for c := range uintptr(unix.CAP_LAST_CAP + 1) {
-		sys.AmbientCaps = append(sys.AmbientCaps, c)
+	status, done, err := os.Pipe() // its exit: the program says "ok" when all is gone
+	if err != nil {
+		return err
 	}
-	pid, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(int(rt.program.Fd())), []string{"atoll-guest", "--delete", dir},
-		&syscall.ProcAttr{Dir: "/", Files: []uintptr{r.Fd(), null.Fd(), null.Fd()}, Sys: sys})
+	defer status.Close()
+	defer done.Close()
+	pid, pidfd, err := rt.launcher.Start(launch.Request{Args: []string{"atoll-guest", "--delete", dir}, Flags: unix.CLONE_NEWUSER, Ambient: true}, nil, r, done, null)
 	if err != nil {
 		return noNamespaces(err)
 	}
-	p := &process{pid: pid, child: true, fd: -1}
-	if p.fd, err = unix.PidfdOpen(pid, 0); err != nil {
-		return err
-	}
+	done.Close()
+	p := &process{pid: pid, fd: pidfd}
 	m := &making{rt: rt, ctx: context.Background(), box: &box{init: p}}
 	if err := m.mapIDs(); err != nil {
 		return errors.Join(err, p.end(context.Background()))
 	}
 	w.Close() // go
-	var ws unix.WaitStatus
-	for {
-		if _, err = unix.Wait4(pid, &ws, 0, nil); err != unix.EINTR {
-			break
-		}
+	said, err := io.ReadAll(io.LimitReader(status, 1000))
+	if e := p.end(context.Background()); err == nil {
+		err = e
 	}
-	unix.Close(p.fd)
-	if err == nil && ws.ExitStatus() != 0 {
-		err = fmt.Errorf("delete %s: exit status %d", filepath.Base(dir), ws.ExitStatus())
+	if err == nil && string(said) != "ok" {
+		err = fmt.Errorf("delete %s: %s", filepath.Base(dir), said)
 	}
 	return err
 }

@@ -18,19 +18,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/atoll-run/atoll/backend/linux/internal/seccomp"
+	"github.com/atoll-run/atoll/backend/linux/launch"
 	"github.com/atoll-run/atoll/sandbox"
 )
 
 // A Runtime makes sandboxes on this machine. See the package comment for what
 // survives its Close.
 type Runtime struct {
-	cfg     Config
-	log     *slog.Logger
-	lock    *os.File // held on State/lock
-	program *os.File // the guest, sealed
-	filter  []byte   // the seccomp program of every sandbox
-	name    string   // how guests tell this Runtime, and those after it on its state, from others
-	host    host
+	cfg      Config
+	log      *slog.Logger
+	lock     *os.File // held on State/lock
+	program  *os.File // the guest, sealed
+	launcher *launch.Launcher
+	filter   []byte // the seccomp program of every sandbox
+	name     string // how guests tell this Runtime, and those after it on its state, from others
+	host     host
 
 	life context.Context // ends when the Runtime is closed
 	end  context.CancelFunc
@@ -80,6 +82,8 @@ func New(cfg Config) (_ *Runtime, err error) {
 		return nil, err
 	}
 	undo.add(rt.program.Close)
+	rt.launcher = launch.New(rt.program)
+	undo.add(rt.launcher.Close)
 	filter, err := seccomp.Default()
 	if err != nil {
 		return nil, fmt.Errorf("seccomp: %w", err)
@@ -199,7 +203,7 @@ func (rt *Runtime) Close() error {
 		b.leave()
 	}
 	rt.work.Wait()
-	return errors.Join(rt.program.Close(), rt.lock.Close())
+	return errors.Join(rt.launcher.Close(), rt.program.Close(), rt.lock.Close())
 }
 
 // An undo is a stack of what to do if the function does not succeed.

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/atoll-run/atoll/backend/linux/enter"
+	"github.com/atoll-run/atoll/backend/linux/launch"
 )
 
 // treeOptions says how a directory of the host is shown to a sandbox.
@@ -132,19 +132,15 @@ func (rt *Runtime) ownerNamespace(uid, gid, inside int) (*os.File, error) {
 		return nil, err
 	}
 	defer null.Close()
-	pidfd := -1
-	pid, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(int(rt.program.Fd())), []string{"atoll-guest", "--hold"}, &syscall.ProcAttr{
-		Dir: "/", Files: []uintptr{r.Fd(), null.Fd(), null.Fd()},
-		Sys: &syscall.SysProcAttr{
-			Cloneflags: unix.CLONE_NEWUSER, PidFD: &pidfd,
-			UidMappings: []syscall.SysProcIDMap{{ContainerID: uid, HostID: inside, Size: 1}},
-			GidMappings: []syscall.SysProcIDMap{{ContainerID: gid, HostID: inside, Size: 1}},
-		},
-	})
+	pid, pidfd, err := rt.launcher.Start(launch.Request{
+		Args: []string{"atoll-guest", "--hold"}, Flags: unix.CLONE_NEWUSER,
+		UIDs: []launch.Map{{Inside: uid, Host: inside, Size: 1}},
+		GIDs: []launch.Map{{Inside: gid, Host: inside, Size: 1}},
+	}, nil, r, null, null)
 	if err != nil {
 		return nil, noNamespaces(err)
 	}
-	p := &process{pid: pid, fd: pidfd, child: true}
+	p := &process{pid: pid, fd: pidfd}
 	users, err := p.userNamespace()
 	if e := p.end(context.Background()); err == nil {
 		err = e

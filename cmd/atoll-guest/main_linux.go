@@ -16,6 +16,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -77,17 +78,22 @@ func run() error {
 	return nil
 }
 
+// perThread is the signal by which the runtime has every thread make a system
+// call (runtime.sigPerThreadSyscall), as set-up does.
+const perThread = unix.Signal(33)
+
 // quiet makes signals from inside harmless. To process 1 the kernel delivers
 // none that has no handler, so the runtime's are taken away, but for those that
 // it needs itself: a fault, its own interruptions, the death of children.
 func quiet() {
+	unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&[]byte("atoll-guest\x00")[0])), 0, 0, 0)
 	if os.Getpid() != 1 {
 		unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 		return
 	}
 	for n := 1; n <= 64; n++ {
 		switch unix.Signal(n) {
-		case unix.SIGKILL, unix.SIGSTOP, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGURG, unix.SIGCHLD, unix.SIGPIPE:
+		case unix.SIGKILL, unix.SIGSTOP, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGURG, unix.SIGCHLD, unix.SIGPIPE, perThread:
 		default:
 			ignore(n)
 		}

@@ -17,109 +17,187 @@
 // over idmapped layers (5.19); openat2 (5.6).
 package enter
 
+import (
+	"slices"
+
+	"github.com/atoll-run/atoll/guest/proto"
+)
+
 // A Request is what the daemon wants the guest's namespaces to become. Every
 // int that names a file is an index into the descriptors that came with it.
 type Request struct {
-	Hostname string `json:"hostname"`
+	Hostname string
 
 	// Sources are the trees that the rest refers to by index.
-	Sources []Source `json:"sources"`
+	Sources []Source
 
 	// Volume is the source that holds what the sandbox writes. Each layer's
 	// upper and work directory are in it.
-	Volume int `json:"volume"`
+	Volume int
 
 	// Layers are overlays, the first at "/", the others below it.
-	Layers []Layer `json:"layers"`
+	Layers []Layer
 
 	// Binds are what the sandbox's owner mounted.
-	Binds []Bind `json:"binds,omitempty"`
+	Binds []Bind
 
 	// Dirs are made, if they are not there, in the order given.
-	Dirs []Dir `json:"dirs,omitempty"`
+	Dirs []Dir
 
 	// ReadOnly makes the layers read-only, but for the trees in Writable.
-	ReadOnly bool     `json:"read_only,omitempty"`
-	Writable []string `json:"writable,omitempty"`
+	ReadOnly bool
+	Writable []string
 
-	Tmp int64 `json:"tmp"` // size of /tmp in bytes
-	Shm int64 `json:"shm"` // size of /dev/shm in bytes
+	Tmp int64 // size of /tmp in bytes
+	Shm int64 // size of /dev/shm in bytes
 
 	// BootID stands in for the host's boot id.
-	BootID string `json:"boot_id"`
+	BootID string
 
 	// Become is set where the ids were mapped after the program began: it
 	// then has yet to become user 0.
-	Become bool `json:"become,omitempty"`
+	Become bool
 
 	// Filter is a seccomp program in the kernel's form; empty for none.
-	Filter []byte `json:"filter,omitempty"`
+	Filter []byte
 
 	// Join and Leave are writes by the thread that starts processes, done in
 	// order: Join before it has a cgroup namespace of its own, so that this
 	// begins where the sandbox's group does, Leave after.
-	Join  []Write `json:"join,omitempty"`
-	Leave []Write `json:"leave,omitempty"`
+	Join  []Write
+	Leave []Write
 
 	// Spawn is the cgroup directory into which processes are born; -1 if none.
-	Spawn int `json:"spawn"`
+	Spawn int
 
 	// What processes get.
-	Env     map[string]string `json:"env,omitempty"`
-	Workdir string            `json:"workdir"`
-	User    string            `json:"user"`
-	OneID   bool              `json:"one_id,omitempty"` // the user namespace has one id
-	PIDs    int               `json:"pids,omitempty"`   // kept by RLIMIT_NPROC; 0 if not
-	Memory  int64             `json:"memory,omitempty"` // kept by the guest's watch, in bytes; 0 if not
+	Env     []string // "NAME=value"
+	Workdir string
+	User    string
+	OneID   bool  // the user namespace has one id
+	PIDs    int   // kept by RLIMIT_NPROC; 0 if not
+	Memory  int64 // kept by the guest's watch, in bytes; 0 if not
 }
 
 // A Source is a tree of files: a detached mount, a path in the mount namespace
 // that the guest was born with, which it then clones itself, or a new tmpfs. A
 // path must lead to the file that has Dev and Ino.
 type Source struct {
-	File int    `json:"file"` // -1: Path
-	Path string `json:"path,omitempty"`
-	Dev  uint64 `json:"dev,omitempty"`
-	Ino  uint64 `json:"ino,omitempty"`
+	File int // -1: Path
+	Path string
+	Dev  uint64
+	Ino  uint64
 
 	// Tmpfs, if positive, is the size of a new tmpfs that is the source; the
 	// rest is then ignored.
-	Tmpfs int64 `json:"tmpfs,omitempty"`
+	Tmpfs int64
 }
 
 // A Layer is an overlay: Lower (highest first) below a writable directory of
 // the volume.
 type Layer struct {
-	Target string `json:"target"`
-	Lower  []int  `json:"lower"`
-	Name   string `json:"name"` // Volume/Name/upper and Volume/Name/work
+	Target string
+	Lower  []int
+	Name   string // Volume/Name/upper and Volume/Name/work
 }
 
 // A Bind shows a source at a path of the sandbox.
 type Bind struct {
-	Source   int    `json:"source"`
-	Target   string `json:"target"`
-	ReadOnly bool   `json:"read_only,omitempty"`
-	IsFile   bool   `json:"is_file,omitempty"`
+	Source   int
+	Target   string
+	ReadOnly bool
+	IsFile   bool
 }
 
 // A Dir is a directory that must be there.
 type Dir struct {
-	Path string `json:"path"`
-	Mode uint32 `json:"mode"`
-	UID  int    `json:"uid"`
-	GID  int    `json:"gid"`
+	Path string
+	Mode uint32
+	UID  int
+	GID  int
 }
 
 // A Write is something to write to a file of a cgroup.
 type Write struct {
-	File int    `json:"file"`
-	Data string `json:"data"`
+	File int
+	Data string
 }
 
 // Done is what Setup tells the daemon of what it could not know.
 type Done struct {
-	// Gaps are the steps that could not be carried out and that the sandbox
-	// can do without, by step name, with the reason.
-	Gaps map[string]string `json:"gaps,omitempty"`
+	// Gaps are what could not be done and that the sandbox can do without,
+	// each with the reason, for the log.
+	Gaps []string
 }
+
+func (m *Request) Fields(c *proto.Coder) {
+	c.Str(&m.Hostname)
+	proto.List(c, &m.Sources)
+	c.Num(&m.Volume)
+	proto.List(c, &m.Layers)
+	proto.List(c, &m.Binds)
+	proto.List(c, &m.Dirs)
+	c.Bool(&m.ReadOnly)
+	c.Strs(&m.Writable)
+	c.Int(&m.Tmp)
+	c.Int(&m.Shm)
+	c.Str(&m.BootID)
+	c.Bool(&m.Become)
+	c.Bytes(&m.Filter)
+	proto.List(c, &m.Join)
+	proto.List(c, &m.Leave)
+	c.Num(&m.Spawn)
+	c.Strs(&m.Env)
+	c.Str(&m.Workdir)
+	c.Str(&m.User)
+	c.Bool(&m.OneID)
+	c.Num(&m.PIDs)
+	c.Int(&m.Memory)
+}
+
+func (m *Source) Fields(c *proto.Coder) {
+	c.Num(&m.File)
+	c.Str(&m.Path)
+	c.Uint(&m.Dev)
+	c.Uint(&m.Ino)
+	c.Int(&m.Tmpfs)
+}
+
+func (m *Layer) Fields(c *proto.Coder) {
+	c.Str(&m.Target)
+	n := len(m.Lower)
+	c.Num(&n)
+	if n < 0 || n > maxLayers {
+		c.Fail()
+		return
+	}
+	m.Lower = slices.Grow(m.Lower, n)[:n]
+	for i := range m.Lower {
+		c.Num(&m.Lower[i])
+	}
+	c.Str(&m.Name)
+}
+
+func (m *Bind) Fields(c *proto.Coder) {
+	c.Num(&m.Source)
+	c.Str(&m.Target)
+	c.Bool(&m.ReadOnly)
+	c.Bool(&m.IsFile)
+}
+
+func (m *Dir) Fields(c *proto.Coder) {
+	c.Str(&m.Path)
+	c.U32(&m.Mode)
+	c.Num(&m.UID)
+	c.Num(&m.GID)
+}
+
+func (m *Write) Fields(c *proto.Coder) {
+	c.Num(&m.File)
+	c.Str(&m.Data)
+}
+
+func (m *Done) Fields(c *proto.Coder) { c.Strs(&m.Gaps) }
+
+// maxLayers is more than overlayfs takes (500, Linux's OVL_MAX_STACK).
+const maxLayers = 512

@@ -1,7 +1,6 @@
 package enter
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 	"path"
@@ -11,6 +10,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/atoll-run/atoll/guest/proto"
 )
 
 // steps turns the namespaces that the guest was born into into the sandbox,
@@ -54,7 +55,7 @@ type setup struct {
 	trees []int // per source: a detached mount, closed once attached
 	stage string
 	root  string // stage + "/root", where the sandbox's root is built
-	gaps  map[string]string
+	gaps  []string
 }
 
 // Setup carries out req on the calling thread, which must be locked to its
@@ -62,7 +63,7 @@ type setup struct {
 // capability to pass on and wears the filter, and so does all that it starts.
 // Setup closes files, but for that of req.Spawn. An error names the step.
 func Setup(req *Request, files []*os.File) (Done, error) {
-	s := &setup{req: req, files: files, gaps: make(map[string]string)}
+	s := &setup{req: req, files: files}
 	defer func() {
 		for i, f := range files {
 			if i != req.Spawn {
@@ -81,7 +82,7 @@ func Setup(req *Request, files []*os.File) (Done, error) {
 // Parse reads a Request and checks that what it refers to is there.
 func Parse(body []byte, files int) (*Request, error) {
 	req := new(Request)
-	if err := json.Unmarshal(body, req); err != nil {
+	if err := proto.Decode(body, req); err != nil {
 		return nil, err
 	}
 	source := func(i int) bool { return i >= 0 && i < len(req.Sources) }
@@ -533,7 +534,7 @@ func (s *setup) loopback() error {
 	}
 	// Anybody may listen on any port: they are the sandbox's own.
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_unprivileged_port_start", []byte("0"), 0); err != nil {
-		s.gaps["low ports"] = err.Error()
+		s.gaps = append(s.gaps, "low ports: "+err.Error())
 	}
 	return nil
 }

@@ -1,0 +1,6 @@
+//go:build !linux
+
+// Abuse tries things on Linux alone.
+package main
+
+func main() {}

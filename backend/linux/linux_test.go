@@ -1,0 +1,174 @@
+//go:build linux
+
+package linux_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/atoll-run/atoll/backend/linux"
+	"github.com/atoll-run/atoll/sandbox"
+)
+
+// guestProgram is built once for all tests; tests that run as another user are
+// told where it is.
+var guestProgram = os.Getenv("ATOLL_TEST_GUEST")
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	if guestProgram == "" {
+		dir, err := os.MkdirTemp("", "atoll-linux-test-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		if err := os.Chmod(dir, 0o755); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		guestProgram = filepath.Join(dir, "atoll-guest")
+		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", guestProgram, "github.com/atoll-run/atoll/cmd/atoll-guest")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build the guest: %v\n%s", err, out)
+			return 1
+		}
+	}
+	return m.Run()
+}
+
+// config is what most tests use: a state of their own, and logs that show up
+// where a test fails.
+func config(t *testing.T) linux.Config {
+	t.Helper()
+	state := t.TempDir()
+	// Sandboxes of other ids than ours reach what is shown to them by
+	// descriptors; the folders above need not let them through.
+	return linux.Config{
+		State: state, Cache: cacheDir(t), Guest: guestProgram, MountRoots: []string{"/tmp", "/var/tmp"},
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+}
+
+func cacheDir(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(filepath.Dir(guestProgram), fmt.Sprintf("cache-%d", os.Geteuid()))
+}
+
+// newRuntime returns a Runtime that is closed, and emptied, at the test's end.
+func newRuntime(t *testing.T) *linux.Runtime {
+	t.Helper()
+	return newRuntimeWith(t, config(t))
+}
+
+func newRuntimeWith(t *testing.T, cfg linux.Config) *linux.Runtime {
+	t.Helper()
+	rt, err := linux.New(cfg)
+	if errors.Is(err, sandbox.Unsupported) {
+		skip(t, err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := removeAll(rt); err != nil && !errors.Is(err, sandbox.Closed) {
+			t.Error(err)
+		}
+		if err := rt.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return rt
+}
+
+func removeAll(rt sandbox.Runtime) error {
+	ctx := context.Background()
+	for info, err := range rt.List(ctx) {
+		if err != nil {
+			return err
+		}
+		sb, err := rt.Open(ctx, info.ID)
+		if err == nil {
+			err = sb.Remove(ctx)
+		}
+		if err != nil && !errors.Is(err, sandbox.NotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// skip skips, unless this backend is required.
+func skip(t *testing.T, why error) {
+	t.Helper()
+	for _, b := range strings.Split(os.Getenv("ATOLL_REQUIRE"), ",") {
+		if b == "linux" {
+			t.Fatalf("the backend is required: %v", why)
+		}
+	}
+	t.Skipf("no sandbox can be made here: %v", why)
+}
+
+// asUser runs this test again in a process of an ordinary user's, who has no
+// entry in any file of the system's.
+func asUser(t *testing.T, pattern string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to become somebody else")
+	}
+	const uid = 54321
+	home, err := os.MkdirTemp("", "atoll-user-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(home) })
+	if err := os.Chown(home, uid, uid); err != nil {
+		t.Fatal(err)
+	}
+	exe := filepath.Join(home, "test")
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(exe, self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	guest := filepath.Join(home, "atoll-guest")
+	program, err := os.ReadFile(guestProgram)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(guest, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, "-test.run", pattern, "-test.v", "-test.timeout", "10m")
+	cmd.Dir = home
+	cmd.Env = append(os.Environ(), "HOME="+home, "TMPDIR="+home, "ATOLL_TEST_GUEST="+guest, "ATOLL_TEST_USER=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	out, err := cmd.CombinedOutput()
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, "--- FAIL") || strings.Contains(line, "--- SKIP") {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
+	if err != nil {
+		t.Errorf("as an ordinary user: %v\n%s", err, tail(string(out), 20000))
+	}
+}
+
+func tail(s string, n int) string {
+	if len(s) > n {
+		return "…" + s[len(s)-n:]
+	}
+	return s
+}

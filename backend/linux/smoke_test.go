@@ -1,0 +1,59 @@
+//go:build linux
+
+package linux_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/atoll-run/atoll/backend/linux"
+	"github.com/atoll-run/atoll/sandbox"
+)
+
+// TestSmoke says in one place what a sandbox looks like from inside.
+func TestSmoke(t *testing.T) {
+	rt := newRuntime(t)
+	sb, err := rt.Create(t.Context(), sandbox.Spec{Env: map[string]string{"GREETING": "hello"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ script, want string }{
+		{"echo $GREETING", "hello\n"},
+		{"id -u; pwd; hostname", "0\n/workspace\n" + string(sb.ID()) + "\n"},
+		{"echo $$ >/dev/null; cat /proc/1/comm", "atoll-guest\n"},
+		{"grep -E '^(Cap(Inh|Prm|Eff|Bnd|Amb)|NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\\t'",
+			"CapInh:0000000000000000\nCapPrm:0000000000000000\nCapEff:0000000000000000\nCapBnd:0000000000000000\nCapAmb:0000000000000000\nNoNewPrivs:1\nSeccomp:2\n"},
+		{"ls /dev | tr '\\n' ' '", "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero "},
+		{"ls /sys /home /etc/shadow 2>&1 | tr '\\n' ' '", "ls: cannot access '/etc/shadow': No such file or directory /home: user  /sys: devices fs "},
+		{"cat /proc/self/cgroup | cut -d: -f3 | sort -u | tr '\\n' ' '", ""},
+		{"ls -l /proc/self/fd; cat /proc/cmdline /proc/kallsyms | wc -c", "4\n0\n"},
+		{"touch /usr/local/x /tmp/y /workspace/z && echo ok", "ok\n"},
+		{"ip -br a 2>/dev/null | wc -l; cat /proc/net/dev | grep -c :", ""},
+		{"mount | wc -l; df -h / | tail -1", ""},
+	} {
+		r, err := sandbox.Capture(t.Context(), sb, 1<<16, sandbox.Cmd{Args: []string{"sh", "-c", c.script}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(r.Stdout); c.want != "" && got != c.want {
+			t.Errorf("%s:\ngot  %q\nwant %q\n%s", c.script, got, c.want, r.Stderr)
+		} else if c.want == "" {
+			t.Logf("%s: %s%s", c.script, strings.TrimSpace(got), r.Stderr)
+		}
+	}
+	info, err := sb.Info(t.Context())
+	t.Logf("%+v %v", info, err)
+}
+
+func TestProbe(t *testing.T) {
+	cfg := config(t)
+	for _, f := range linux.Probe(t.Context(), cfg) {
+		t.Logf("%+v", f)
+		if f.Needed && !f.OK && os.Getenv("ATOLL_REQUIRE") != "" {
+			t.Errorf("%s: %s", f.Name, f.Detail)
+		}
+	}
+}
+
+func TestSmokeAsUser(t *testing.T) { asUser(t, "^(TestSmoke|TestProbe)$") }
