@@ -32,32 +32,39 @@ type layer struct {
 var layers = map[string]layer{
 	// The words. They know nothing and run nothing.
 	"sandbox":             {},
-	"sandbox/sandboxtest": {imports: []string{"sandbox"}, tests: []string{"backend/memory"}},
+	"sandbox/sandboxtest": {imports: []string{"sandbox", "go.uber.org/goleak"}, tests: []string{"backend/memory"}},
 
 	// Ways to make a sandbox. None knows another.
-	"backend/memory": {imports: []string{"sandbox"}, tests: []string{"sandbox/sandboxtest"}},
+	"backend/memory": {imports: []string{"sandbox", "mvdan.cc/sh/v3/..."}, tests: []string{"sandbox/sandboxtest"}},
 	"backend/linux": {
-		imports: []string{"sandbox", "guest", "backend/linux/...", "golang.org/x/sys/..."},
+		imports: []string{"sandbox", "guest", "guest/proto", "backend/linux/...", "golang.org/x/sys/..."},
 		tests:   []string{"sandbox/sandboxtest", "guest/inside"},
 	},
 
 	// Each mechanism of the kernel stands alone.
-	"backend/linux/internal/cgroup":  {imports: []string{"sandbox", "golang.org/x/sys/..."}},
-	"backend/linux/internal/seccomp": {imports: []string{"golang.org/x/sys/..."}},
+	"backend/linux/internal/cgroup":       {imports: []string{"sandbox", "golang.org/x/sys/..."}},
+	"backend/linux/internal/seccomp":      {imports: []string{"sandbox", "backend/linux/internal/seccomp/load", "golang.org/x/sys/..."}},
+	"backend/linux/internal/seccomp/load": {imports: []string{"golang.org/x/sys/..."}},
+	"backend/linux/launch":                {imports: []string{"guest/proto", "golang.org/x/sys/..."}},
+	"backend/linux/enter":                 {imports: []string{"guest/proto", "backend/linux/internal/seccomp/load", "golang.org/x/sys/..."}},
 
 	// What runs inside stays small: no HTTP, no configuration, no logs.
 	"guest/proto":         {},
 	"guest/internal/tail": {imports: []string{"golang.org/x/sys/..."}},
 	"guest":               {imports: []string{"sandbox", "guest/proto", "guest/internal/...", "golang.org/x/sys/..."}, tests: []string{"guest/inside", "sandbox/sandboxtest"}},
 	"guest/inside":        {imports: []string{"guest/proto", "guest/internal/...", "golang.org/x/sys/..."}, tests: []string{"sandbox", "guest", "sandbox/sandboxtest"}},
-	"backend/linux/enter": {imports: []string{"sandbox", "guest", "guest/proto", "guest/inside", "backend/linux/...", "golang.org/x/sys/..."}},
-	"cmd/atoll-guest":     {imports: []string{"guest", "guest/inside", "backend/linux/enter", "golang.org/x/sys/..."}},
+	"cmd/atoll-guest":     {imports: []string{"guest/inside", "guest/proto", "backend/linux/enter", "backend/linux/launch", "golang.org/x/sys/..."}},
 
 	// Shapes of protocols, their servers, and the Go SDK. An adapter knows
 	// neither another nor what makes its sandboxes.
-	"wire":       {imports: []string{"sandbox"}},
-	"api/native": {imports: []string{"sandbox", "wire/native", "api/internal/..."}, tests: []string{"backend/memory", "client", "sandbox/sandboxtest"}},
-	"client":     {imports: []string{"sandbox", "wire/native"}, tests: []string{"backend/memory", "api/native", "sandbox/sandboxtest"}},
+	"wire":         {imports: []string{"sandbox"}},
+	"api/internal": {imports: []string{"sandbox"}},
+	"api/gate":     {imports: []string{"sandbox"}},
+	"api/native": {
+		imports: []string{"sandbox", "wire/native", "api/gate", "api/internal/...", "github.com/coder/websocket"},
+		tests:   []string{"backend/memory", "client", "sandbox/sandboxtest", "github.com/goccy/go-yaml", "github.com/santhosh-tekuri/jsonschema/v6"},
+	},
+	"client": {imports: []string{"sandbox", "wire/native"}, tests: []string{"backend/memory", "api/gate", "api/native", "sandbox/sandboxtest"}},
 
 	// The only place that knows everything, and those that try it whole.
 	"cmd/atoll": {imports: []string{"...", "github.com/...", "golang.org/x/..."}},
@@ -265,11 +272,12 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 }
 
 // plain reports whether d is a method whose meaning its interface gives: those
-// of package sandbox, of sort, fmt, io and encoding.
+// of sort, fmt, io, encoding and the like.
 func plain(d *ast.FuncDecl) bool {
 	return d.Recv != nil && slices.Contains([]string{
 		"String", "GoString", "Error", "Unwrap", "Is", "As", "LogValue", "MarshalText", "UnmarshalText", "MarshalJSON", "UnmarshalJSON",
 		"Len", "Less", "Swap", "Read", "Write", "Close", "ReadFrom", "WriteTo", "Set", "Type",
+		"Fields", // of a message of guest/proto
 	}, d.Name.Name)
 }
 
