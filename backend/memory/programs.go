@@ -431,7 +431,9 @@ func runHead(p *Proc) int {
 		in = fdReader{p, p.install(f)}
 	}
 	if bytes >= 0 {
-		io.Copy(p.Stdout(), io.LimitReader(in, bytes))
+		if _, err := io.Copy(p.Stdout(), io.LimitReader(in, bytes)); err != nil {
+			return p.fail("%v", err)
+		}
 		return 0
 	}
 	r := bufio.NewReader(in)
@@ -907,7 +909,9 @@ func runTee(p *Proc) int {
 		}
 		w = append(w, fdWriter{p, p.install(f)})
 	}
-	io.Copy(io.MultiWriter(w...), p.Stdin())
+	if _, err := io.Copy(io.MultiWriter(w...), p.Stdin()); err != nil {
+		return p.fail("%v", err)
+	}
 	return 0
 }
 
