@@ -9,6 +9,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -62,8 +63,7 @@ func gain([]string) error {
 	}
 	limit.Max++
 	sayErr("raise a hard limit", unix.Prlimit(0, unix.RLIMIT_NOFILE, &limit, nil))
-	for name, id := range map[string]int{"user_namespaces": 0, "mnt_namespaces": 0, "net_namespaces": 0} {
-		_ = id
+	for _, name := range []string{"user_namespaces", "mnt_namespaces", "net_namespaces"} {
 		sayErr("max_"+name, os.WriteFile("/proc/sys/user/max_"+name, []byte("100"), 0))
 	}
 	sayErr("oom_score_adj", os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0))
@@ -72,7 +72,7 @@ func gain([]string) error {
 	return nil
 }
 
-func sayErrno(name string, errno unix.Errno) {
+func sayErrno(name string, errno syscall.Errno) {
 	if errno == 0 {
 		say(name, "ok")
 		return
@@ -165,6 +165,7 @@ func attack(args []string) error {
 		var l unix.Rlimit
 		sayErr(a+" limits", unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &l))
 		sayErr(a+" priority", unix.Setpriority(unix.PRIO_PROCESS, pid, 19))
+		for _, f := range []string{"mem", "environ", "maps", "auxv", "syscall", "stack", "personality"} {
 			b, err := os.ReadFile("/proc/" + a + "/" + f)
 			if err == nil && len(b) == 0 {
 				say(a+" "+f, "empty")
@@ -249,9 +250,8 @@ const shmKey = 0x61746f6c
 // ipcMake makes one of each thing that processes share, with a name that
 // others could find, and stays.
 func ipcMake([]string) error {
-	id, err := unix.SysvShmGet(shmKey, 4096, unix.IPC_CREAT|0o666)
+	_, err := unix.SysvShmGet(shmKey, 4096, unix.IPC_CREAT|0o666)
 	sayErr("shm", err)
-	_ = id
 	_, _, errno := unix.Syscall(unix.SYS_MSGGET, shmKey, unix.IPC_CREAT|0o666, 0)
 	sayErrno("msg", errno)
 	_, _, errno = unix.Syscall(unix.SYS_SEMGET, shmKey, 1, unix.IPC_CREAT|0o666)
@@ -286,7 +286,7 @@ func ipcLook([]string) error {
 	return connect([]string{"@atoll-abuse"})
 }
 
-func mqOpen(name string, flags int) unix.Errno {
+func mqOpen(name string, flags int) syscall.Errno {
 	p, err := unix.BytePtrFromString(name)
 	if err != nil {
 		return unix.EINVAL
@@ -364,4 +364,3 @@ func swap(args []string) error {
 		}
 	}
 }
-

@@ -1,0 +1,206 @@
+// Package leak finds what sandboxes leave behind on a host: processes,
+// namespaces, control groups, mounts, loop devices, files, open descriptors.
+// It is for tests, and looks only for what bears the marks of the sandboxes
+// that it was told of, since a host has other tenants.
+package leak
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Watch remembers the sandboxes of one state folder.
+type Watch struct {
+	state  string
+	ids    map[string]bool
+	spaces map[string]string // namespace ("net:[4026532001]") to the sandbox whose it is
+	known  map[string]string // namespaces of this process, which are nobody's
+}
+
+// New watches the sandboxes whose state is below state.
+func New(state string) *Watch {
+	if real, err := filepath.EvalSymlinks(state); err == nil {
+		state = real
+	}
+	return &Watch{state: state, ids: map[string]bool{}, spaces: map[string]string{}, known: spaces(os.Getpid())}
+}
+
+// Saw tells of a sandbox. While it lives, its namespaces are remembered.
+func (w *Watch) Saw(id string) {
+	w.ids[id] = true
+	for pid, guest := range Guests() {
+		if guest != id {
+			continue
+		}
+		for ns := range spaces(pid) {
+			if _, ours := w.known[ns]; !ours {
+				w.spaces[ns] = id
+			}
+		}
+	}
+}
+
+// Left returns what is still there of the sandboxes that were told of, and of
+// any other below the state folder, a line each. Processes that were killed a
+// moment ago, and groups of theirs, get a while to go.
+func (w *Watch) Left() []string {
+	var left []string
+	for range 100 {
+		if left = w.look(); len(left) == 0 {
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return left
+}
+
+// look returns what is there now.
+func (w *Watch) look() []string {
+	var left []string
+	add := func(format string, args ...any) { left = append(left, fmt.Sprintf(format, args...)) }
+	for pid, id := range Guests() {
+		if w.ids[id] {
+			add("process %d: the guest of %s", pid, id)
+		}
+	}
+	for _, pid := range pids() {
+		for ns := range spaces(pid) {
+			if id, ok := w.spaces[ns]; ok {
+				line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+				add("process %d (%q): in namespace %s of %s", pid, bytes.ReplaceAll(line, []byte{0}, []byte{' '}), ns, id)
+				break
+			}
+		}
+	}
+	for _, dir := range w.groups() {
+		add("control group %s", dir)
+	}
+	if b, err := os.ReadFile("/proc/self/mountinfo"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if w.ours(line) {
+				add("mount %s", strings.TrimSpace(line))
+			}
+		}
+	}
+	backing, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, f := range backing {
+		if b, err := os.ReadFile(f); err == nil && w.ours(string(b)) {
+			add("loop device %s: %s", f, bytes.TrimSpace(b))
+		}
+	}
+	for _, dir := range []string{"sandboxes", "trash"} {
+		entries, _ := os.ReadDir(filepath.Join(w.state, dir))
+		for _, e := range entries {
+			add("file %s/%s", dir, e.Name())
+		}
+	}
+	sort.Strings(left)
+	return left
+}
+
+// ours reports whether text names the state folder or a sandbox.
+func (w *Watch) ours(text string) bool {
+	if strings.Contains(text, w.state+"/") {
+		return true
+	}
+	for id := range w.ids {
+		if strings.Contains(text, id) {
+			return true
+		}
+	}
+	return false
+}
+
+// groups returns the control groups named after a sandbox.
+func (w *Watch) groups() []string {
+	var dirs []string
+	filepath.WalkDir("/sys/fs/cgroup", func(p string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return nil // it went meanwhile
+		}
+		if w.ids[d.Name()] {
+			dirs = append(dirs, p)
+			return fs.SkipDir
+		}
+		return nil
+	})
+	return dirs
+}
+
+// Guests returns the guests of the host's processes: their pids, and the
+// sandboxes that they name.
+func Guests() map[int]string {
+	guests := map[int]string{}
+	for _, pid := range pids() {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err != nil {
+			continue
+		}
+		if id, ok := strings.CutPrefix(string(line), "atoll-guest\x00"); ok {
+			if id = strings.TrimSuffix(id, "\x00"); !strings.HasPrefix(id, "-") {
+				guests[pid] = id
+			}
+		}
+	}
+	return guests
+}
+
+// Descriptors returns what a process has open, by what it is: sorted, with the
+// numbers of sockets and pipes left out, so that two lists compare.
+func Descriptors(pid int) ([]string, error) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var open []string
+	for _, e := range entries {
+		to, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err != nil {
+			continue // closed since
+		}
+		for _, kind := range []string{"socket:", "pipe:", "anon_inode:"} {
+			if strings.HasPrefix(to, kind) {
+				to = strings.TrimRight(to, "[]0123456789")
+			}
+		}
+		open = append(open, to)
+	}
+	sort.Strings(open)
+	return open, nil
+}
+
+func pids() []int {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	var ps []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			ps = append(ps, pid)
+		}
+	}
+	return ps
+}
+
+// spaces returns the namespaces that a process is in, as far as this one may
+// see them.
+func spaces(pid int) map[string]string {
+	all := map[string]string{}
+	for _, kind := range []string{"cgroup", "ipc", "mnt", "net", "pid", "user", "uts"} {
+		if ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, kind)); err == nil {
+			all[ns] = kind
+		}
+	}
+	return all
+}
