@@ -20,8 +20,6 @@ type host struct {
 	ids     ids
 	shift   bool // directories of the host can be shown with ids shifted
 	noShift string
-	loop    bool // a file system image can be mounted
-	noLoop  string
 }
 
 // ids says which host ids a sandbox's are.

@@ -33,7 +33,7 @@ func (rt *Runtime) keeps(l sandbox.Limits) map[string]string {
 	}
 	if l.Disk > 0 {
 		kept["disk"] = diskTmpfs
-		if rt.host.loop {
+		if ok, _ := rt.canLoop(); ok {
 			kept["disk"] = diskLoop
 		}
 	}

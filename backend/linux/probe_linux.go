@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -32,6 +33,12 @@ func Probe(ctx context.Context, cfg Config) []Finding {
 	defer program.Close()
 	fs = append(fs, f)
 	fs = append(fs, probeNamespaces(program)...)
+	dir, err := os.MkdirTemp("", "atoll-doctor-")
+	if err != nil {
+		return append(fs, Finding{Name: "temporary folder", Needed: true, Detail: err.Error(), Mend: "set TMPDIR to a folder that can be written"})
+	}
+	defer os.RemoveAll(dir)
+	cfg.State, cfg.Cache, cfg.Log = dir, dir, slog.New(slog.DiscardHandler)
 	rt := &Runtime{cfg: cfg, program: program, launcher: launch.New(program)}
 	defer rt.launcher.Close()
 	if err := rt.look(); err != nil {
@@ -40,7 +47,7 @@ func Probe(ctx context.Context, cfg Config) []Finding {
 	h := &rt.host
 	fs = append(fs, h.probeIDs(), h.probeShift())
 	fs = append(fs, h.probeCgroups()...)
-	fs = append(fs, h.probeDisk())
+	fs = append(fs, rt.probeDisk())
 	return append(fs, probeSandbox(ctx, cfg))
 }
 
@@ -184,11 +191,12 @@ func (h *host) probeCgroups() []Finding {
 	return fs
 }
 
-func (h *host) probeDisk() Finding {
-	if h.loop {
+func (rt *Runtime) probeDisk() Finding {
+	ok, why := rt.canLoop()
+	if ok {
 		return Finding{Name: "disk limit", OK: true, Detail: "kept by a file system image on a loop device", Means: "a sandbox's limit is kept on disk"}
 	}
-	return Finding{Name: "disk limit", OK: false, Detail: h.noLoop, Means: "kept by a tmpfs instead, so what is written takes memory", Mend: "run as root, with e2fsprogs installed and loop devices"}
+	return Finding{Name: "disk limit", OK: false, Detail: why, Means: "kept by a tmpfs instead, so what is written takes memory", Mend: "run as root, with e2fsprogs installed and loop devices"}
 }
 
 // probeSandbox makes one, runs a command in it, and removes it.

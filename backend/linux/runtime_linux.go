@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/atoll-run/atoll/backend/linux/internal/disk"
 	"github.com/atoll-run/atoll/backend/linux/internal/seccomp"
 	"github.com/atoll-run/atoll/backend/linux/launch"
 	"github.com/atoll-run/atoll/sandbox"
@@ -37,6 +38,10 @@ type Runtime struct {
 	life context.Context // ends when the Runtime is closed
 	end  context.CancelFunc
 	work sync.WaitGroup // goroutines that watch sandboxes, and calls under way
+
+	disks    disk.Maker
+	loopOnce sync.Once
+	noLoop   string // why no file system image can be mounted; set by loopOnce
 
 	skelMu sync.Mutex // held while the skeleton is looked for or made
 

@@ -27,8 +27,8 @@ func TestSmoke(t *testing.T) {
 		{"ls /dev | tr '\\n' ' '", "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero "},
 		{"ls /sys /home /etc/shadow 2>&1 | tr '\\n' ' '", "ls: cannot access '/etc/shadow': No such file or directory /home: user  /sys: devices fs "},
 		{"cat /proc/self/cgroup | cut -d: -f3 | sort -u | tr '\\n' ' '", ""},
-		{"ls -l /proc/self/fd; cat /proc/cmdline /proc/kallsyms | wc -c", "4\n0\n"},
-		{"touch /usr/local/x /tmp/y /workspace/z && echo ok", "ok\n"},
+		{"ls /proc/self/fd | wc -l; cat /proc/cmdline /proc/kallsyms | wc -c", "4\n0\n"},
+		{"touch /tmp/y /workspace/z && echo ok", "ok\n"},
 		{"ip -br a 2>/dev/null | wc -l; cat /proc/net/dev | grep -c :", ""},
 		{"mount | wc -l; df -h / | tail -1", ""},
 	} {
