@@ -17,9 +17,11 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/atoll-run/atoll/sandbox"
@@ -90,8 +92,8 @@ func Decode(b []byte, v any) error {
 	if !utf8.Valid(b) {
 		return sandbox.Errorf(sandbox.Invalid, "body", "the body is not UTF-8").WithHint(`write bytes as {"base64": "..."} where that is allowed`)
 	}
-	if !shallow(b) {
-		return sandbox.Errorf(sandbox.Invalid, "body", "the body is nested more than %d deep", MaxDepth)
+	if err := scan(b); err != nil {
+		return err
 	}
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.UseNumber()
@@ -112,31 +114,52 @@ func Decode(b []byte, v any) error {
 		return sandbox.Errorf(sandbox.Invalid, "body", "something follows the object").WithHint("send one JSON object and no more")
 	}
 	if err := json.Unmarshal(b, v); err != nil {
-		return typeError(err)
+		return typeError(err, reflect.TypeOf(v).Elem())
 	}
 	return nil
 }
 
-// shallow reports whether b is nested at most MaxDepth deep, supposing that it
-// is JSON.
-func shallow(b []byte) bool {
+// scan refuses, supposing that b is JSON, what is nested too deep and what
+// encoding/json would take for another text than it is: an escaped half of a
+// surrogate pair, which it replaces.
+func scan(b []byte) error {
 	depth, quoted := 0, false
 	for i := 0; i < len(b); i++ {
 		switch c := b[i]; {
 		case quoted && c == '\\':
 			i++
+			if r := escaped(b[i-1:]); utf16.IsSurrogate(r) {
+				i += 4
+				if utf16.DecodeRune(r, escaped(b[min(i+1, len(b)):])) == utf8.RuneError {
+					return sandbox.Errorf(sandbox.Invalid, "body", "the body has half a character, \\u%04x", r).WithHint("write both halves of the surrogate pair")
+				}
+				i += 6
+			}
 		case c == '"':
 			quoted = !quoted
 		case quoted:
 		case c == '{' || c == '[':
 			if depth++; depth > MaxDepth {
-				return false
+				return sandbox.Errorf(sandbox.Invalid, "body", "the body is nested more than %d deep", MaxDepth)
 			}
 		case c == '}' || c == ']':
 			depth--
 		}
 	}
-	return true
+	return nil
+}
+
+// escaped returns the number that an escape such as \u00e4 at the beginning of
+// b has, or 0.
+func escaped(b []byte) rune {
+	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+		return 0
+	}
+	n, err := strconv.ParseUint(string(b[2:6]), 16, 16)
+	if err != nil {
+		return 0
+	}
+	return rune(n)
 }
 
 // value checks the next value of dec against t, which is nil where anything
@@ -262,13 +285,13 @@ func itself(dec *json.Decoder, t reflect.Type, path string) error {
 	return e
 }
 
-// typeError names the member that json.Unmarshal stumbled on.
-func typeError(err error) error {
+// typeError names the member of a t that json.Unmarshal stumbled on.
+func typeError(err error, t reflect.Type) error {
 	var e *json.UnmarshalTypeError
 	if !errors.As(err, &e) {
 		return syntax("", err)
 	}
-	field := e.Field
+	field := member(t, e.Field)
 	if field == "" {
 		field = "body"
 	}
@@ -288,6 +311,24 @@ func typeError(err error) error {
 		what = "an array"
 	}
 	return sandbox.Errorf(sandbox.Invalid, clip(field), "must be %s, not %s", what, clip(e.Value))
+}
+
+// member returns path, which leads from t to what encoding/json stumbled on,
+// without the names of embedded structs, which JSON does not know.
+func member(t reflect.Type, path string) string {
+	var known []string
+	for name := range strings.SplitSeq(path, ".") {
+		for t != nil && (t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice) {
+			t = t.Elem()
+		}
+		if t == nil || t.Kind() != reflect.Struct {
+			break // the keys of a map are not fields
+		}
+		if mt, ok := members(t)[name]; ok {
+			known, t = append(known, name), mt
+		}
+	}
+	return strings.Join(known, ".")
 }
 
 // syntax says where b is not JSON.
