@@ -122,7 +122,7 @@ func (d diagnosis) String() string {
 			fmt.Fprintf(&b, "         %s\n", f.Means)
 		}
 		if !f.OK && f.Mend != "" {
-			fmt.Fprintf(&b, "         mend it with: %s\n", f.Mend)
+			fmt.Fprintf(&b, "         mend: %s\n", f.Mend)
 		}
 	}
 	if d.Works {

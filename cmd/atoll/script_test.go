@@ -16,7 +16,15 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"atoll": main})
+	testscript.Main(tests{m}, map[string]func(){"atoll": main})
+}
+
+// tests runs the tests and removes what they share.
+type tests struct{ *testing.M }
+
+func (m tests) Run() int {
+	defer removeGuest()
+	return m.M.Run()
 }
 
 // TestScripts runs the files of testdata/script: each is a session in a shell
@@ -28,15 +36,25 @@ func TestMain(m *testing.M) {
 //	status N CMD...     runs a command that must end with the status N
 //	capture VAR         puts the standard output of the last command into a variable, without the newline
 func TestScripts(t *testing.T) {
+	runScripts(t, "testdata/script", write(t, "atoll.toml", "backend = ['memory']\n"))
+}
+
+// runScripts runs the scripts in dir, whose programs have the configuration
+// file config at first.
+func runScripts(t *testing.T, dir, config string) {
+	text, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("ATOLL_STATE", filepath.Join(env.WorkDir, "state"))
 			env.Setenv("ATOLL_CONFIG", filepath.Join(env.WorkDir, "atoll.toml"))
 			env.Setenv("HOME", env.WorkDir)
-			return os.WriteFile(filepath.Join(env.WorkDir, "atoll.toml"), []byte("backend = ['memory']\n"), 0o600)
+			return os.WriteFile(filepath.Join(env.WorkDir, "atoll.toml"), text, 0o600)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"daemon":  startDaemon,
@@ -75,6 +93,16 @@ func startDaemon(ts *testscript.TestScript, neg bool, args []string) {
 			cmd.Wait()
 		}
 		stderr.Close()
+		// A script that failed may have left sandboxes.
+		if left, _ := os.ReadDir(ts.MkAbs("state/linux/sandboxes")); len(left) > 0 {
+			last := exec.Command(program, "serve", "--listen", "127.0.0.1:0", "--remove-on-exit")
+			last.Env = cmd.Env
+			if out, err := last.StdoutPipe(); err == nil && last.Start() == nil {
+				bufio.NewReader(out).ReadString('\n')
+				last.Process.Signal(syscall.SIGTERM)
+				last.Wait()
+			}
+		}
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
 	at, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "atoll: ready on ")
