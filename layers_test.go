@@ -58,7 +58,7 @@ var layers = map[string]layer{
 	// Shapes of protocols, their servers, and the Go SDK. An adapter knows
 	// neither another nor what makes its sandboxes.
 	"wire":         {imports: []string{"sandbox"}},
-	"api/internal": {imports: []string{"sandbox"}},
+	"api/internal": {imports: []string{"sandbox"}, tests: []string{"wire/native"}},
 	"api/gate":     {imports: []string{"sandbox"}},
 	"api/native": {
 		imports: []string{"sandbox", "wire/native", "api/gate", "api/internal/...", "github.com/coder/websocket"},
@@ -225,6 +225,7 @@ func TestDocumented(t *testing.T) {
 					t.Errorf("%v: %s has no comment", fset.Position(d.Pos()), d.Name)
 				}
 			case *ast.GenDecl:
+				covered, last := false, 0 // by the comment of the lines right above
 				for _, s := range d.Specs {
 					switch s := s.(type) {
 					case *ast.TypeSpec:
@@ -232,8 +233,10 @@ func TestDocumented(t *testing.T) {
 							t.Errorf("%v: %s has no comment", fset.Position(s.Pos()), s.Name)
 						}
 					case *ast.ValueSpec:
-						// One comment above a group, or one beside the value, will do.
-						if s.Names[0].IsExported() && d.Doc == nil && s.Doc == nil && s.Comment == nil && !typed(d) {
+						// One comment above some values, or one beside each, will do.
+						covered = s.Doc != nil || s.Comment != nil || covered && last+1 == fset.Position(s.Pos()).Line
+						last = fset.Position(s.End()).Line
+						if s.Names[0].IsExported() && d.Doc == nil && !covered && !typed(d) {
 							t.Errorf("%v: %s has no comment", fset.Position(s.Pos()), s.Names[0])
 						}
 					}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -133,5 +134,45 @@ func TestOrdinaryUser(t *testing.T) {
 	left, _ := filepath.Glob(filepath.Join(dir, ".local/state/atoll/run/*"))
 	if len(left) > 0 {
 		t.Errorf("run left %q", left)
+	}
+}
+
+// TestNextRunCleansUp kills a run in a way that it cannot notice.
+func TestNextRunCleansUp(t *testing.T) {
+	config := linuxConfig(t)
+	state := t.TempDir()
+	run := func(command string) *session {
+		s := prepare(t, "run", "--", "sh", "-c", command)
+		s.state = state
+		s.Env = append(s.Env, "ATOLL_STATE="+state, "ATOLL_CONFIG="+config, "ATOLL_BACKEND=")
+		out, err := s.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.stdout, s.out, s.Stderr = out, bufio.NewReader(out), &s.errs
+		if err := s.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	first := run("echo ready; exec sleep 100000")
+	first.line(t)
+	first.Process.Kill()
+	first.Wait()
+	left, _ := filepath.Glob(filepath.Join(state, "run/*/linux/sandboxes/*"))
+	if len(left) != 1 {
+		t.Fatalf("it left %q, want one sandbox", left)
+	}
+	second := run("echo hi")
+	if got := second.line(t); got != "hi" {
+		t.Errorf("the next one said %q", got)
+	}
+	second.end(t, 0)
+	guests, err := exec.Command("sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '").Output()
+	if err != nil && len(guests) == 0 {
+		t.Fatal(err)
+	}
+	if id := filepath.Base(left[0]); strings.Contains(string(guests), id) {
+		t.Errorf("the guest of %s still lives", id)
 	}
 }

@@ -83,6 +83,7 @@ type Arch struct {
 	column int    // in numbers
 }
 
+// The architectures.
 var (
 	AMD64 = Arch{"amd64", 0xc000003e, 0}
 	ARM64 = Arch{"arm64", 0xc00000b7, 1}
