@@ -159,7 +159,7 @@ func (m *making) promise() error {
 		}
 		for limit, q := range limitProperty {
 			if _, asked := info.Kept[limit]; p == q && !asked {
-				return sandbox.Errorf(sandbox.Invalid, "limits."+limit, "%s is required, but there is no such limit", p).WithHint("give the limit, or do not require it")
+				return sandbox.Errorf(sandbox.Unsupported, "require", "%s cannot be given: there is no limit to keep", p).WithHint("set limits.%s, or do not require it", limit)
 			}
 		}
 		why := "this backend never gives it"

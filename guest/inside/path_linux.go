@@ -117,7 +117,7 @@ func checkDir(dir string, who identity) error {
 		return errno("dir", err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return fail(kindInvalid, "dir", "the working directory is not a directory")
+		return fail(kindNotExist, "dir", "the working directory is not a directory")
 	}
 	for d := path.Clean(dir); ; d = path.Dir(d) { // a link on the way may lead elsewhere: then the kernel's own word stands
 		if unix.Stat(d, &st) == nil && !may(&st, who, 1) {
@@ -213,7 +213,7 @@ func errno(field string, err error) error {
 	case unix.ENOTDIR:
 		f.Kind, f.Msg = kindInvalid, "a part of the path is not a directory"
 		if field == "dir" {
-			f.Msg = "the working directory is not a directory"
+			f.Kind, f.Msg = kindNotExist, "the working directory is not a directory"
 		}
 	case unix.EISDIR:
 		f.Kind, f.Msg = kindInvalid, "it is a directory"

@@ -83,7 +83,7 @@ var terminalClaims = []claim{
 		in := newTap()
 		t.after(in.end)
 		var out sink
-		p := t.start(sandbox.Cmd{Args: []string{"sh", "-c", "echo ready; sleep 3600"}, Stdin: in, Stdout: &out, Terminal: &sandbox.Size{}})
+		p := t.start(sandbox.Cmd{Args: []string{"sh", "-c", "echo ready; exec sleep 3600"}, Stdin: in, Stdout: &out, Terminal: &sandbox.Size{}})
 		t.until("the process to be ready", func() bool { return strings.Contains(out.String(), "ready") })
 		in.send("\x03")
 		exit, err := t.wait(p)

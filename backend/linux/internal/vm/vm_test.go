@@ -1,0 +1,162 @@
+//go:build linux
+
+package vm
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// machine returns a Machine with a kernel, or skips.
+func machine(t *testing.T) Machine {
+	t.Helper()
+	skip := func(why string) {
+		t.Helper()
+		if slices.Contains(strings.Split(os.Getenv("ATOLL_REQUIRE"), ","), "vm") {
+			t.Fatal(why)
+		}
+		t.Skip("no virtual machine can run here: " + why)
+	}
+	if testing.Short() {
+		t.Skip("it takes a minute")
+	}
+	if runtime.GOARCH != "amd64" {
+		skip("there is a kernel for amd64 only")
+	}
+	if err := Available(); err != nil {
+		skip(err.Error())
+	}
+	cmd := exec.Command("scripts/vm-deps")
+	cmd.Dir = root(t)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		skip(err.Error() + ": " + stderr.String())
+	}
+	return Machine{Kernel: strings.TrimSpace(string(out))}
+}
+
+// root returns the folder of the module.
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir != "/" {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+	t.Fatal("no go.mod above")
+	return ""
+}
+
+// build makes a static test binary of a package of this module.
+func build(t *testing.T, pkg string) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), "test")
+	cmd := exec.Command("go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", to, "./"+pkg)
+	cmd.Dir = root(t)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build the tests of %s: %v\n%s", pkg, err, out)
+	}
+	return to
+}
+
+var verdict = regexp.MustCompile(`(?m)^\s*--- (PASS|FAIL|SKIP): (\S+)`)
+
+// report makes each test of a program in the machine a subtest of t.
+func report(t *testing.T, r Result) {
+	t.Helper()
+	t.Run(r.Name, func(t *testing.T) {
+		seen := 0
+		for _, m := range verdict.FindAllStringSubmatch(r.Output, -1) {
+			seen++
+			if m[1] == "SKIP" {
+				t.Logf("%s was skipped in the machine", m[2])
+			}
+		}
+		if r.Code != 0 {
+			t.Errorf("exit code %d\n%s", r.Code, r.Output)
+		} else if seen == 0 {
+			t.Errorf("no test ran\n%s", r.Output)
+		}
+		t.Logf("%d tests and subtests", seen)
+	})
+}
+
+// TestV2 tries on a kernel with pure cgroup version 2 what this one may have
+// no use for.
+func TestV2(t *testing.T) {
+	m := machine(t)
+	m.Programs = []Program{{
+		Name: "cgroup",
+		Path: build(t, "backend/linux/internal/cgroup"),
+		Args: []string{"-test.v", "-test.timeout=8m"},
+		Env:  []string{"ATOLL_REQUIRE=cgroup"},
+	}, {
+		Name: "seccomp",
+		Path: build(t, "backend/linux/internal/seccomp"),
+		Args: []string{"-test.v", "-test.short", "-test.timeout=8m", "-test.run=Kernel|Foreign|Nests|Load"},
+	}}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	results, err := m.Run(ctx)
+	for _, r := range results {
+		report(t, r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestProgramsThatFailAreToldApart(t *testing.T) {
+	m := machine(t)
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	extra := filepath.Join(t.TempDir(), "extra")
+	if err := os.WriteFile(extra, []byte("brought along\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.Files = map[string]string{"/some/where/extra": extra}
+	m.Modules = []string{"overlay"}
+	m.Programs = []Program{
+		{Name: "busybox", Path: busybox, Args: []string{"sh", "-c", `cat "$WHERE"; printf unfinished; exit 7`}, Env: []string{"WHERE=/some/where/extra"}},
+		{Name: "sh", Path: busybox, Args: []string{"-c", "echo 'it'\"'\"'s' $(pwd); grep -c overlay /proc/filesystems"}, Dir: "/a/b"},
+	}
+	results, err := m.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Result{{"busybox", 7, "brought along\nunfinished"}, {"sh", 0, "it's /a/b\n1\n"}}
+	if !slices.Equal(results, want) {
+		t.Errorf("got %+v, want %+v", results, want)
+	}
+}
+
+func TestRead(t *testing.T) {
+	const console = "boot\r\natoll-vm: run a\r\nline\r\nhalfatoll-vm: exit 3\r\nnoise\r\natoll-vm: run b\r\nx"
+	got, last := Machine{}.read(strings.NewReader(console))
+	want := []Result{{"a", 3, "line\nhalf"}, {"b", -1, "x\n"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if len(last) != 7 {
+		t.Errorf("last lines: %q", last)
+	}
+}
