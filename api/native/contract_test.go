@@ -1,6 +1,7 @@
 package native_test
 
 import (
+	"strconv"
 	"testing"
 
 	"github.com/atoll-run/atoll/backend/memory"
@@ -27,10 +28,11 @@ func TestContract(t *testing.T) {
 	var servers []*server
 	sandboxtest.Run(t, sandboxtest.Config{
 		New: func(t *testing.T) sandbox.Runtime {
-			s := serve(t, memory.New(memory.Config{}))
+			s := serve(t, memory.New(memory.Config{Programs: programs}))
 			servers = append(servers, s)
 			return wired{s.client, s}
 		},
+		Listen: func(port int) []string { return []string{"echo-server", strconv.Itoa(port)} },
 		Settle: func() {
 			for _, s := range servers {
 				s.client.CloseIdle()

@@ -248,8 +248,8 @@ func (u *upload) Read(p []byte) (int, error) {
 		}
 	case err != nil:
 		u.err = &sandbox.Error{Kind: sandbox.Invalid, Field: "body", Msg: "the body did not arrive whole", Err: err}
-		if u.c.ctx.Err() != nil {
-			u.err = context.Cause(u.c.ctx)
+		if why, ok := context.Cause(u.c.ctx).(*sandbox.Error); ok {
+			u.err = why // we gave up, not the caller
 		}
 		return n, u.err
 	}

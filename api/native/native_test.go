@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,30 @@ import (
 
 const token = "e2b_0123456789abcdef0123456789abcdef01234567"
 
+// programs are those that a test wants beside the usual ones.
+var programs = map[string]memory.Program{"echo-server": echoServer}
+
+// echoServer accepts one connection on the port in its argument after the
+// other, and echoes what it reads.
+func echoServer(p *memory.Proc) int {
+	port, err := strconv.Atoi(p.Args[1])
+	if err != nil {
+		return 2
+	}
+	l, err := p.Listen(port)
+	if err != nil {
+		return 1
+	}
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return 0
+		}
+		io.Copy(c, c)
+		c.Close()
+	}
+}
+
 // A server serves a Runtime as the daemon does, and is judged by the document.
 type server struct {
 	*httptest.Server
@@ -35,7 +60,7 @@ type server struct {
 
 func newServer(t *testing.T) *server {
 	t.Helper()
-	rt := memory.New(memory.Config{})
+	rt := memory.New(memory.Config{Programs: programs})
 	s := serve(t, rt)
 	s.rt = rt
 	t.Cleanup(s.close)
