@@ -17,6 +17,7 @@ type Runtime interface {
 	// the making, not the sandbox's life. If Create fails, or ctx ends first,
 	// it leaves nothing behind. A Spec that cannot be kept is refused:
 	// [Invalid] if nobody could keep it, [Unsupported] if this Runtime cannot.
+	// An image that is not there is [NotExist] with Field "image".
 	Create(ctx context.Context, spec Spec) (Sandbox, error)
 
 	// Open returns the live sandbox with the given id, or [NotExist]. An id
@@ -77,9 +78,10 @@ type Process interface {
 	PID() int
 
 	// Wait returns when the process has exited and everything that it wrote
-	// itself has been handed to Cmd.Stdout and Cmd.Stderr. It waits neither
-	// for a descendant that still holds the output open, nor for a blocked
-	// Cmd.Stdin. It may be called by many, and again; all get the same.
+	// itself has been handed to Cmd.Stdout and Cmd.Stderr, which nobody writes
+	// to after that. It waits neither for a descendant that still holds the
+	// output open, nor for a blocked Cmd.Stdin. It may be called by many, and
+	// again; all get the same.
 	//
 	// The error is nil whenever the Exit is the command's own doing, a kill by
 	// Timeout, Signal or lack of memory included. It is the context's error
@@ -112,7 +114,9 @@ type Process interface {
 // Files: [Denied] or [Invalid].
 //
 // What is not there is [NotExist]; what is there already, where it must not
-// be, is [Conflict]; a full disk or quota is [Exhausted].
+// be, is [Conflict]; a full disk or quota is [Exhausted]; a read-only file
+// system is [Denied]. A name of more than 255 bytes and a path that leads
+// through more than 40 links, or in circles, is [Invalid].
 type Files interface {
 	// Open opens the regular file at path for reading. r selects a part of it;
 	// the zero Range is the whole. A range that begins past the end reads

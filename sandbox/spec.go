@@ -267,7 +267,7 @@ type Usage struct {
 // A Range is a part of a file.
 type Range struct {
 	Offset int64 // from the start; if negative, from the end: -5 is the last five bytes
-	Length int64 // at most this many bytes; 0 is up to the end
+	Length int64 // at most this many bytes; 0 is up to the end, a negative one is Invalid
 }
 
 // FileInfo describes a file.

@@ -333,10 +333,10 @@ var fileClaims = []claim{
 		}
 	}},
 	{name: "ListOfManyIsWhole", says: "List yields what is in the directory.", shell: true, check: func(t *T) {
-		t.sh("i=0; while [ $i -lt 3000 ]; do : > a-rather-long-name-for-a-file-$i; i=$((i+1)); done")
+		t.sh("i=0; while [ $i -lt 1500 ]; do : > a-rather-long-name-for-a-file-$i; i=$((i+1)); done")
 		got := t.names(t.dir())
-		if len(got) != 3000 || !slices.IsSorted(got) {
-			t.errorf("List yields %d names, want 3000, sorted", len(got))
+		if len(got) != 1500 || !slices.IsSorted(got) {
+			t.errorf("List yields %d names, want 1500, sorted", len(got))
 		}
 	}},
 	{name: "ListOfNoDirectoryFails", says: "It stops at the first error, which it yields.", check: func(t *T) {

@@ -232,6 +232,16 @@ var runtimeClaims = []claim{
 			}
 			spec := t.Spec
 			spec.Require = []sandbox.Property{p}
+			switch p { // a limit that is not there cannot be kept
+			case sandbox.LimitMemory:
+				spec.Limits.Memory = 256 << 20
+			case sandbox.LimitCPU:
+				spec.Limits.CPU = 2
+			case sandbox.LimitPIDs:
+				spec.Limits.PIDs = 200
+			case sandbox.LimitDisk:
+				spec.Limits.Disk = 256 << 20
+			}
 			sb, err := t.rt.Create(t.ctx, spec)
 			if err != nil {
 				t.kind("Create that requires "+string(p), err, "require", sandbox.Unsupported)
