@@ -46,8 +46,11 @@ func (a *app) attach(ctx context.Context, sb sandbox.Sandbox, cmd sandbox.Cmd, f
 		cmd.Stdin = struct{ io.Reader }{a.stdin}
 	}
 	// When nobody reads any more, the command shall not go on writing.
-	cmd.Stdout = untilBroken(a.stdout, cancel)
-	cmd.Stderr = untilBroken(a.stderr, cancel)
+	out := untilBroken(a.stdout, cancel)
+	cmd.Stdout, cmd.Stderr = out, out
+	if !sameFile(a.stdout, a.stderr) { // else both in the order in which they were written
+		cmd.Stderr = untilBroken(a.stderr, cancel)
+	}
 
 	var term *terminal
 	if f.tty {
@@ -122,6 +125,14 @@ func verdict(ctx context.Context, exit sandbox.Exit, err error) error {
 		return status(exit.Status())
 	}
 	return nil
+}
+
+// sameFile reports whether f and g are one file: a terminal, or a pipe after
+// 2>&1.
+func sameFile(f, g *os.File) bool {
+	i, err1 := f.Stat()
+	j, err2 := g.Stat()
+	return err1 == nil && err2 == nil && os.SameFile(i, j)
 }
 
 // untilBroken passes writes on to f and calls cancel when nobody reads it any

@@ -46,9 +46,9 @@ func (c *Config) clientToken() (sandbox.Secret, error) {
 		return c.Token, nil
 	}
 	if c.TokenFile != "" {
-		return readToken(c.TokenFile)
+		return readToken(c.TokenFile, false)
 	}
-	t, err := readToken(tokenFile(c.State))
+	t, err := readToken(tokenFile(c.State), true)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", hint(&sandbox.Error{Kind: sandbox.Denied, Msg: "there is no token to show the daemon"},

@@ -149,7 +149,7 @@ func (a *app) daemonToken(c *Config) (sandbox.Secret, error) {
 		return c.Token, nil
 	}
 	if c.TokenFile != "" {
-		t, err := readToken(c.TokenFile)
+		t, err := readToken(c.TokenFile, false)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = sandbox.Errorf(sandbox.Invalid, "token_file", "there is no file %s", c.TokenFile)
 		}
@@ -221,8 +221,12 @@ func listen(at string) (net.Listener, error) {
 			return nil, sandbox.Errorf(sandbox.Invalid, "listen", "%q is not an address", at).WithHint("use HOST:PORT, such as %s, or unix:PATH", defaultListen)
 		}
 		l, err := net.Listen("tcp", at)
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op.Err // without saying again where
+		}
 		if err != nil {
-			return nil, fmt.Errorf("cannot listen on %s: %w", at, err)
+			return nil, hint(fmt.Errorf("cannot listen on %s: %w", at, err), "choose another address with --listen")
 		}
 		return l, nil
 	}

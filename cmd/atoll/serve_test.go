@@ -151,7 +151,7 @@ func TestDaemonOnASocket(t *testing.T) {
 
 func TestDaemonKnowsItsNames(t *testing.T) {
 	d, at := beginDaemon(t, "--host", "box.example.org")
-	token, err := readToken(tokenFile(d.state))
+	token, err := readToken(tokenFile(d.state), true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -126,3 +126,12 @@ func TestBrokenPipeEndsTheCommand(t *testing.T) {
 		t.Errorf("it said %q", s.errs.String())
 	}
 }
+
+// TestStreamsKeepTheirOrder has both streams lead to one file.
+func TestStreamsKeepTheirOrder(t *testing.T) {
+	s := prepare(t, "run", "--", "sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do echo $i; echo $i >&2; done")
+	out, err := s.CombinedOutput()
+	if want := "1\n1\n2\n2\n3\n3\n4\n4\n5\n5\n6\n6\n7\n7\n8\n8\n9\n9\n"; string(out) != want || err != nil {
+		t.Errorf("got %q, %v", out, err)
+	}
+}

@@ -192,8 +192,9 @@ func newToken() sandbox.Secret {
 // tokenFile is where the daemon of a state folder keeps its token.
 func tokenFile(state string) string { return filepath.Join(state, "token") }
 
-// readToken reads a file that has a token and nothing else.
-func readToken(file string) (sandbox.Secret, error) {
+// readToken reads a file that has a token and nothing else. A file that others
+// can change is refused, and with private also one that they can read.
+func readToken(file string, private bool) (sandbox.Secret, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return "", err
@@ -206,8 +207,12 @@ func readToken(file string) (sandbox.Secret, error) {
 	if !info.Mode().IsRegular() && info.Mode()&fs.ModeNamedPipe == 0 || info.Size() > 4096 {
 		return "", fmt.Errorf("%s is not a file that holds a token", file)
 	}
-	if info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
-		return "", hint(fmt.Errorf("others can read the token in %s (its mode is %04o)", file, info.Mode().Perm()), "chmod 600 "+file)
+	forbidden := fs.FileMode(0o022)
+	if private {
+		forbidden = 0o077
+	}
+	if info.Mode().IsRegular() && info.Mode().Perm()&forbidden != 0 {
+		return "", hint(fmt.Errorf("the token in %s is not safe from others: its mode is %04o", file, info.Mode().Perm()), "chmod 600 "+file)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, 4096))
 	if err != nil {
@@ -224,7 +229,7 @@ func readToken(file string) (sandbox.Secret, error) {
 // made says whether it did. The caller holds the folder's lock.
 func makeToken(state string) (t sandbox.Secret, made bool, err error) {
 	file := tokenFile(state)
-	t, err = readToken(file)
+	t, err = readToken(file, true)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return t, false, err
 	}

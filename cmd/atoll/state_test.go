@@ -53,8 +53,17 @@ func TestToken(t *testing.T) {
 	if _, _, err := makeToken(dir); err == nil {
 		t.Error("a token that others can read is taken")
 	}
+	if _, err := readToken(tokenFile(dir), false); err != nil {
+		t.Errorf("a file that others can read, as secrets are mounted in containers: %v", err)
+	}
+	if err := os.Chmod(tokenFile(dir), 0o664); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readToken(tokenFile(dir), false); err == nil {
+		t.Error("a token that others can change is taken")
+	}
 	for name, text := range map[string]string{"empty": "", "spaces": "a b\n", "lines": "a\nb\n", "binary": "\x00\x01"} {
-		if _, err := readToken(write(t, name, text)); err == nil {
+		if _, err := readToken(write(t, name, text), true); err == nil {
 			t.Errorf("%s is taken as a token", name)
 		}
 	}
