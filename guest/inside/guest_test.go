@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,6 +20,9 @@ import (
 // The test binary is also the guest, as a process of its own without any
 // isolation: it touches what the tests tell it to, and nothing else.
 func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "echo" {
+		echo(os.Args[2])
+	}
 	if mode := os.Getenv("ATOLL_TEST_GUEST"); mode != "" {
 		serve(mode)
 	}
@@ -33,11 +37,27 @@ func init() {
 
 func serve(mode string) {
 	unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-	s, err := inside.New(inside.Config{Place: inside.Place{
+	if root := os.Getenv("ATOLL_TEST_JAIL"); root != "" {
+		enterJail(root)
+	}
+	p := inside.Place{
 		Env:     map[string]string{"PATH": os.Getenv("PATH"), "PLACE": "yes"},
 		Workdir: os.Getenv("ATOLL_TEST_WORKDIR"),
-	}})
-	if err == nil && mode == "stdio" {
+		User:    os.Getenv("ATOLL_TEST_USER"),
+	}
+	p.MemoryWatch, _ = strconv.ParseInt(os.Getenv("ATOLL_TEST_MEMORY"), 10, 64)
+	p.PIDs, _ = strconv.Atoi(os.Getenv("ATOLL_TEST_PIDS"))
+	if m, err := os.ReadFile("/proc/self/uid_map"); err == nil && strings.Fields(string(m))[2] == "1" {
+		p.OneID = true
+	}
+	for _, kv := range os.Environ() {
+		if rest, ok := cutPrefix(kv, "PLACE_"); ok {
+			k, v, _ := cut(rest)
+			p.Env[k] = v
+		}
+	}
+	s, err := inside.New(inside.Config{Place: p})
+	if err == nil && mode == "stream" {
 		err = s.Add(0, 1)
 	} else if err == nil {
 		if err = s.Add(3, 3); err == nil && mode == "listen" {
@@ -56,6 +76,10 @@ func serve(mode string) {
 	s.Reap()
 }
 
+var cutPrefix = strings.CutPrefix
+
+func cut(kv string) (string, string, bool) { return strings.Cut(kv, "=") }
+
 // modes are the two kinds of connection.
 var modes = []string{"descriptors", "stream"}
 
@@ -70,31 +94,9 @@ func each(t *testing.T, f func(t *testing.T, c *guest.Client, dir string)) {
 }
 
 // start starts a guest whose processes start in dir.
-func start(t testing.TB, mode, dir string, opt guest.Options) *guest.Client {
+func start(t testing.TB, mode, dir string, opt guest.Options, env ...string) *guest.Client {
 	t.Helper()
-	ours, theirs := pair(t)
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), "ATOLL_TEST_GUEST="+mode, "ATOLL_TEST_WORKDIR="+dir)
-	cmd.Stderr = os.Stderr
-	var conn net.Conn
-	if mode == "stream" {
-		cmd.Env = append(cmd.Env, "ATOLL_TEST_GUEST=stdio")
-		in, out, inner, outer := pipes(t)
-		cmd.Stdin, cmd.Stdout = inner, outer
-		conn = &pipeConn{in: in, out: out}
-		defer inner.Close()
-		defer outer.Close()
-		ours.Close()
-	} else {
-		opt.Descriptors = true
-		cmd.ExtraFiles = []*os.File{theirs}
-		conn = ours
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	theirs.Close()
-	c, err := guest.NewClient(conn, opt)
+	c, cmd, err := launch(t, mode, append([]string{"ATOLL_TEST_GUEST=descriptors", "ATOLL_TEST_WORKDIR=" + dir, "PATH=" + os.Getenv("PATH")}, env...), nil, opt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,6 +107,40 @@ func start(t testing.TB, mode, dir string, opt guest.Options) *guest.Client {
 		}
 	})
 	return c
+}
+
+// launch starts the test binary as a guest.
+func launch(t testing.TB, mode string, env []string, attr *syscall.SysProcAttr, opt guest.Options) (*guest.Client, *exec.Cmd, error) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = env
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = attr
+	var conn net.Conn
+	var theirs []*os.File
+	if mode == "stream" {
+		cmd.Env = append(cmd.Env, "ATOLL_TEST_GUEST=stream")
+		in, out, inner, outer := pipes(t)
+		cmd.Stdin, cmd.Stdout = inner, outer
+		conn = &pipeConn{in: in, out: out}
+		theirs = []*os.File{inner, outer}
+	} else {
+		opt.Descriptors = true
+		ours, f := pair(t)
+		cmd.ExtraFiles = []*os.File{f}
+		conn = ours
+		theirs = []*os.File{f}
+	}
+	err := cmd.Start()
+	for _, f := range theirs {
+		f.Close()
+	}
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	c, err := guest.NewClient(conn, opt)
+	return c, cmd, err
 }
 
 // wait waits for a guest that has to end by itself.
