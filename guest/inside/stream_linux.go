@@ -3,6 +3,7 @@ package inside
 import (
 	"context"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,6 +60,22 @@ func (o *source) close() {
 func (o *source) discard() {
 	o.open()
 	o.r.Discard()
+}
+
+// goFirst gives what is in o, or has just been read from it, a moment to go
+// into the ring first. A process that writes now here, now there is then mostly
+// shown in its own order, which two pipes do not keep.
+func (o *source) goFirst() {
+	runtime.Gosched()
+	if o == nil {
+		return
+	}
+	for range 20 {
+		if n, err := unix.IoctlGetInt(o.fd, unix.TIOCINQ); n == 0 || err != nil {
+			return
+		}
+		time.Sleep(50 * time.Microsecond)
+	}
 }
 
 // A sink is the guest's writing end of a process's standard input.
@@ -127,6 +144,7 @@ func (p *process) keepLocked(size int) {
 		size = defaultRing
 	}
 	p.ring = newRing(min(size, maxRing))
+	first := p.outs[0]
 	for i, o := range p.outs {
 		if o == nil {
 			continue
@@ -139,6 +157,9 @@ func (p *process) keepLocked(size int) {
 			b := make([]byte, 4096)
 			for {
 				n, end := o.r.Read(context.Background(), b)
+				if i == 1 && n > 0 {
+					first.goFirst()
+				}
 				p.ring.add(i == 1, b[:n])
 				if end {
 					go o.discard()
