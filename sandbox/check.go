@@ -83,7 +83,7 @@ func CheckUser(field, user string) error {
 		return nil
 	}
 	name, group, both := strings.Cut(user, ":")
-	if name == "" || both && group == "" || len(user) > 128 || strings.ContainsAny(user, "\x00\n/ ") || strings.Contains(group, ":") || user[0] == '-' {
+	if name == "" || both && group == "" || len(user) > 128 || strings.ContainsAny(user, "\x00\n/ ") || strings.Contains(group, ":") || user[0] == '-' || both && group[0] == '-' {
 		return Errorf(Invalid, field, "%q is not a user", user).WithHint("use name, uid, name:group or uid:gid")
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"math"
 )
 
 // Run starts cmd in sb and waits for it, as Start and Wait do.
@@ -40,7 +41,7 @@ type head struct {
 }
 
 func (h *head) Write(p []byte) (int, error) {
-	n := min(len(p), h.max-h.buf.Len())
+	n := max(0, min(len(p), h.max-h.buf.Len()))
 	h.buf.Write(p[:n])
 	if n < len(p) {
 		h.more = true
@@ -56,6 +57,7 @@ func ReadFile(ctx context.Context, sb Sandbox, path string, max int64) ([]byte, 
 		return nil, err
 	}
 	defer f.Close()
+	max = min(max, math.MaxInt64-1) // so that there is one more
 	b, err := io.ReadAll(io.LimitReader(f, max+1))
 	if err == nil && int64(len(b)) > max {
 		err = Errorf(Exhausted, "path", "the file has more than %d bytes", max).WithHint("read it in parts")
