@@ -275,6 +275,15 @@ func (m *making) makeVolume() error {
 }
 
 func (m *making) openLayers() error {
+	made, err := m.rt.made()
+	if err != nil {
+		return err
+	}
+	s, err := m.tree(filepath.Join(made, "fixtures"), treeOptions{shift: true, readOnly: true})
+	if err != nil {
+		return fmt.Errorf("fixtures: %w", err)
+	}
+	m.req.Fixtures = m.source(s)
 	for _, l := range m.img.layers {
 		s, err := m.tree(l.dir, treeOptions{shift: true, readOnly: true})
 		if err != nil {

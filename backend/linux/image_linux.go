@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/atoll-run/atoll/backend/linux/enter"
 	"github.com/atoll-run/atoll/sandbox"
 )
 
@@ -51,8 +52,8 @@ var ownEtc = map[string]string{
 	"profile":       "PATH=${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}\nexport PATH\n",
 }
 
-// skeletonVersion changes whenever what makeSkeleton makes does.
-const skeletonVersion = "1"
+// madeVersion changes whenever what is made once for all sandboxes does.
+const madeVersion = "2"
 
 // image finds what spec names.
 func (rt *Runtime) image(name string) (*image, error) {
@@ -80,11 +81,11 @@ func (rt *Runtime) image(name string) (*image, error) {
 }
 
 func (rt *Runtime) hostImage() (*image, error) {
-	skel, err := rt.skeleton()
+	made, err := rt.made()
 	if err != nil {
 		return nil, fmt.Errorf("image host: %w", err)
 	}
-	img := &image{name: "host", layers: []imageLayer{{target: "/", name: "root", dir: skel}}}
+	img := &image{name: "host", layers: []imageLayer{{target: "/", name: "root", dir: filepath.Join(made, "root")}}}
 	for _, d := range hostDirs {
 		if st, err := os.Lstat("/" + d); err == nil && st.IsDir() {
 			img.layers = append(img.layers, imageLayer{target: "/" + d, name: d, dir: "/" + d})
@@ -93,13 +94,14 @@ func (rt *Runtime) hostImage() (*image, error) {
 	return img, nil
 }
 
-// skeleton returns the folder with the root of image host, making it if what
-// it is made of has changed. Many Runtimes may do so at once.
-func (rt *Runtime) skeleton() (string, error) {
-	rt.skelMu.Lock()
-	defer rt.skelMu.Unlock()
+// made returns the folder with what is made once for all sandboxes: "root", the
+// root of image host, and "fixtures", see [enter.MakeFixtures]. It is made again if
+// what it is made of has changed. Many Runtimes may do so at once.
+func (rt *Runtime) made() (string, error) {
+	rt.madeMu.Lock()
+	defer rt.madeMu.Unlock()
 	h := sha256.New()
-	fmt.Fprintln(h, skeletonVersion, os.Geteuid())
+	fmt.Fprintln(h, madeVersion, os.Geteuid())
 	for _, name := range slices.Concat(hostDirs, []string{"etc"}) {
 		st, err := os.Lstat("/" + name)
 		if err == nil {
@@ -111,7 +113,9 @@ func (rt *Runtime) skeleton() (string, error) {
 			fmt.Fprintln(h, name, st.ModTime().UnixNano(), st.Size())
 		}
 	}
-	dir := filepath.Join(rt.cfg.Cache, fmt.Sprintf("host-%x", h.Sum(nil)[:8]))
+	cpus, _ := os.ReadFile("/sys/devices/system/cpu/online")
+	h.Write(cpus)
+	dir := filepath.Join(rt.cfg.Cache, fmt.Sprintf("made-%x", h.Sum(nil)[:8]))
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
@@ -120,8 +124,16 @@ func (rt *Runtime) skeleton() (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(tmp)
-	if err := makeSkeleton(tmp); err != nil {
+	if err := os.Chmod(tmp, 0o755); err != nil {
 		return "", err
+	}
+	for name, do := range map[string]func(string) error{"root": makeSkeleton, "fixtures": enter.MakeFixtures} {
+		if err := os.Mkdir(filepath.Join(tmp, name), 0o755); err != nil {
+			return "", err
+		}
+		if err := do(filepath.Join(tmp, name)); err != nil {
+			return "", err
+		}
 	}
 	if err := os.Rename(tmp, dir); err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, unix.ENOTEMPTY) {
 		return "", err

@@ -43,7 +43,7 @@ type Runtime struct {
 	loopOnce sync.Once
 	noLoop   string // why no file system image can be mounted; set by loopOnce
 
-	skelMu sync.Mutex // held while the skeleton is looked for or made
+	madeMu sync.Mutex // held while what all sandboxes share is looked for or made
 
 	mu     sync.Mutex
 	closed bool

@@ -35,6 +35,10 @@ type Request struct {
 	// upper and work directory are in it.
 	Volume int
 
+	// Fixtures is the source that has what every sandbox gets: dev and sys,
+	// and mask/file and mask/dir, both empty. See [MakeFixtures].
+	Fixtures int
+
 	// Layers are overlays, the first at "/", the others below it.
 	Layers []Layer
 
@@ -134,6 +138,7 @@ func (m *Request) Fields(c *proto.Coder) {
 	c.Str(&m.Hostname)
 	proto.List(c, &m.Sources)
 	c.Num(&m.Volume)
+	c.Num(&m.Fixtures)
 	proto.List(c, &m.Layers)
 	proto.List(c, &m.Binds)
 	proto.List(c, &m.Dirs)

@@ -34,15 +34,17 @@ var steps = []struct {
 	{"mount /proc", (*setup).mountProc},
 	{"mount /sys", (*setup).mountSys},
 	{"mount /tmp", (*setup).mountTmp},
+	{"join cgroups", (*setup).joinCgroups},
+	{"hold the cgroup from inside", (*setup).holdCgroup},
+	{"forbid nested namespaces", (*setup).forbidNesting},
+	{"bring up loopback", (*setup).loopback},
+	{"mask /proc", (*setup).maskProc},
 	{"make the root read-only", (*setup).readOnly},
 	{"bind mounts", (*setup).bind},
 	{"leave the old root", (*setup).pivot},
 	{"set the host name", (*setup).hostname},
-	{"bring up loopback", (*setup).loopback},
-	{"join cgroups", (*setup).joinCgroups},
-	{"forbid nested namespaces", (*setup).forbidNesting},
-	{"mask /proc", (*setup).maskProc},
 	{"hide from processes", (*setup).hide},
+	{"lower limits", (*setup).lowerLimits},
 	{"drop capabilities", (*setup).dropCaps},
 	{"forbid new privileges", (*setup).noNewPrivs},
 	{"load the system call filter", (*setup).loadFilter},
@@ -87,7 +89,7 @@ func Parse(body []byte, files int) (*Request, error) {
 	}
 	source := func(i int) bool { return i >= 0 && i < len(req.Sources) }
 	file := func(i int) bool { return i >= -1 && i < files }
-	ok := source(req.Volume) && file(req.Spawn) && len(req.Layers) > 0 && req.Layers[0].Target == "/"
+	ok := source(req.Volume) && source(req.Fixtures) && file(req.Spawn) && len(req.Layers) > 0 && req.Layers[0].Target == "/"
 	for _, s := range req.Sources {
 		ok = ok && file(s.File) && (s.File >= 0 || s.Path != "" || s.Tmpfs > 0)
 	}
@@ -219,9 +221,18 @@ func (s *setup) attachSources() error {
 		}
 		return unix.MoveMount(s.trees[i], "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH)
 	}
-	used := map[int]bool{s.req.Volume: true}
+	used := map[int]bool{s.req.Volume: true, s.req.Fixtures: true}
 	if err := attach(s.req.Volume); err != nil {
 		return step("volume", err)
+	}
+	if err := attach(s.req.Fixtures); err != nil {
+		return step("fixtures", err)
+	}
+	// What is bound from here keeps this.
+	err := unix.MountSetattr(unix.AT_FDCWD, s.source(s.req.Fixtures), 0, &unix.MountAttr{
+		Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC})
+	if err != nil {
+		return step("fixtures", err)
 	}
 	for _, l := range s.req.Layers {
 		for _, i := range l.Lower {
@@ -304,17 +315,10 @@ func (s *setup) own(fd int, d Dir) error {
 	return unix.Chmod(fdPath(fd), d.Mode)
 }
 
-// devices are the host's nodes that are shown in /dev, by bind mounts: a user
-// namespace can make none.
-var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
-
+// mountDev shows the fixtures' /dev, which has a file for each device, the
+// usual links, and nothing else, and mounts each device over its file.
 func (s *setup) mountDev() error {
-	dir, err := s.inRoot("/dev", true, 0o755)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(dir)
-	if err := unix.Mount("dev", fdPath(dir), "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "size=64k,mode=0755"); err != nil {
+	if err := s.fixture("dev", "/dev", 0o755); err != nil {
 		return err
 	}
 	dev, err := s.inRoot("/dev", false, 0)
@@ -329,45 +333,38 @@ func (s *setup) mountDev() error {
 		if err := unix.Lstat("/dev/"+name, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR {
 			return errors.New("/dev/" + name + " of the host is not a device")
 		}
-		fd, err := unix.Openat(dev, name, unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o666)
-		if err != nil {
-			return step(name, err)
-		}
-		err = unix.Mount("/dev/"+name, fdPath(fd), "", unix.MS_BIND, "")
-		unix.Close(fd)
-		if err != nil {
-			return step(name, err)
-		}
-	}
-	for name, to := range map[string]string{"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"} {
-		if err := unix.Symlinkat(to, dev, name); err != nil {
-			return step(name, err)
+		if err := mountAt(dev, name, "/dev/"+name, "", unix.MS_BIND, ""); err != nil {
+			return err
 		}
 	}
 	opt := "newinstance,ptmxmode=0666,mode=0620"
 	if !s.req.OneID {
 		opt += ",gid=5" // tty, as everywhere
 	}
-	if err := s.mountNew(dev, "pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, opt); err != nil {
+	if err := mountAt(dev, "pts", "devpts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, opt); err != nil {
 		return err
 	}
-	if err := s.mountNew(dev, "shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size="+strconv.FormatInt(s.req.Shm, 10)); err != nil {
-		return err
-	}
-	return unix.MountSetattr(dev, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	return mountAt(dev, "shm", "tmpfs", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size="+strconv.FormatInt(s.req.Shm, 10))
 }
 
-// mountNew makes a directory in dir and mounts a file system on it.
-func (s *setup) mountNew(dir int, name, kind string, flags uintptr, opt string) error {
-	if err := unix.Mkdirat(dir, name, 0o755); err != nil {
-		return step(name, err)
+// fixture shows a part of the fixtures, read-only, at a path of the new root.
+func (s *setup) fixture(name, target string, mode uint32) error {
+	dir, err := s.inRoot(target, true, mode)
+	if err != nil {
+		return err
 	}
-	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	defer unix.Close(dir)
+	return unix.Mount(s.source(s.req.Fixtures)+"/"+name, fdPath(dir), "", unix.MS_BIND, "")
+}
+
+// mountAt mounts on what dir has at name, whatever that is but a link.
+func mountAt(dir int, name, what, kind string, flags uintptr, opt string) error {
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return step(name, err)
 	}
 	defer unix.Close(fd)
-	return step(name, unix.Mount(kind, fdPath(fd), kind, flags, opt))
+	return step(name, unix.Mount(what, fdPath(fd), kind, flags, opt))
 }
 
 func (s *setup) mountProc() error {
@@ -381,38 +378,7 @@ func (s *setup) mountProc() error {
 
 // mountSys gives programs the little of /sys that they look for, as plain
 // files. The kernel's own tells too much of the host, and lets it be changed.
-func (s *setup) mountSys() error {
-	cpus := make(map[string][]byte)
-	for _, name := range []string{"online", "possible", "present"} {
-		if b, err := os.ReadFile("/sys/devices/system/cpu/" + name); err == nil {
-			cpus[name] = b
-		}
-	}
-	dir, err := s.inRoot("/sys", true, 0o555)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(dir)
-	if err := unix.Mount("sys", fdPath(dir), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=64k,mode=0755"); err != nil {
-		return err
-	}
-	sys, err := s.inRoot("/sys", false, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(sys)
-	for _, d := range []string{"devices", "devices/system", "devices/system/cpu", "fs", "fs/cgroup"} {
-		if err := unix.Mkdirat(sys, d, 0o755); err != nil {
-			return step(d, err)
-		}
-	}
-	for name, b := range cpus {
-		if err := os.WriteFile(fdPath(sys)+"/devices/system/cpu/"+name, b, 0o444); err != nil {
-			return err
-		}
-	}
-	return unix.MountSetattr(sys, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
-}
+func (s *setup) mountSys() error { return s.fixture("sys", "/sys", 0o555) }
 
 func (s *setup) mountTmp() error {
 	fd, err := s.inRoot("/tmp", true, 0o777)
@@ -539,78 +505,89 @@ func (s *setup) loopback() error {
 	return nil
 }
 
-// forbidNesting sets this user namespace's own limits (namespaces(7),
-// /proc/sys/user, Linux 4.9), so that no process in it makes namespaces, by
-// whatever system call.
+// forbidNesting sets this user namespace's own limit (namespaces(7),
+// /proc/sys/user, Linux 4.9), so that no process in it makes another, by
+// whatever system call. The other kinds need a capability, which nobody has
+// without a user namespace.
 func (s *setup) forbidNesting() error {
-	for _, ns := range []string{"user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"} {
-		err := os.WriteFile("/proc/sys/user/max_"+ns+"_namespaces", []byte("0"), 0)
-		if err != nil && !(ns == "time" && os.IsNotExist(err)) {
-			return err
-		}
-	}
-	return nil
+	return os.WriteFile("/proc/sys/user/max_user_namespaces", []byte("0"), 0)
 }
 
 // What of /proc concerns the host rather than the sandbox. Absent ones are
-// passed over: kernels differ.
+// passed over: kernels differ. So are files that only their owner may open:
+// that is the host's root, who is nobody here.
 var (
-	maskedFiles = []string{"/proc/cmdline", "/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kmsg", "/proc/kallsyms",
-		"/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/sysrq-trigger",
-		"/proc/interrupts", "/proc/softirqs", "/proc/modules", "/proc/iomem", "/proc/ioports", "/proc/kpagecount",
-		"/proc/kpageflags", "/proc/kpagecgroup", "/proc/vmallocinfo", "/proc/slabinfo", "/proc/pagetypeinfo",
-		"/proc/config.gz", "/proc/swaps", "/proc/partitions", "/proc/diskstats", "/proc/mtrr", "/proc/bootconfig"}
-	maskedDirs   = []string{"/proc/acpi", "/proc/asound", "/proc/scsi", "/proc/bus", "/proc/irq", "/proc/driver", "/proc/tty", "/proc/dynamic_debug"}
-	readOnlyDirs = []string{"/proc/sys", "/proc/fs"}
+	maskedFiles = []string{"cmdline", "kcore", "keys", "key-users", "kmsg", "kallsyms", "latency_stats", "timer_list",
+		"timer_stats", "sched_debug", "sysrq-trigger", "interrupts", "softirqs", "modules", "iomem", "ioports", "kpagecount",
+		"kpageflags", "kpagecgroup", "vmallocinfo", "slabinfo", "pagetypeinfo", "config.gz", "swaps", "partitions",
+		"diskstats", "mtrr", "bootconfig"}
+	maskedDirs   = []string{"acpi", "asound", "scsi", "bus", "irq", "driver", "tty", "dynamic_debug"}
+	readOnlyDirs = []string{"sys", "fs"}
 )
 
 func (s *setup) maskProc() error {
-	// One empty read-only file system serves as every mask.
-	const stage = "/tmp"
-	if err := unix.Mount("mask", stage, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=16k,mode=0755"); err != nil {
+	proc, err := s.inRoot("/proc", false, 0)
+	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(stage+"/dir", 0o555); err != nil {
-		return err
-	}
-	for name, b := range map[string]string{"/file": "", "/boot_id": s.req.BootID + "\n"} {
-		if err := os.WriteFile(stage+name, []byte(b), 0o444); err != nil {
+	defer unix.Close(proc)
+	mask := s.source(s.req.Fixtures) + "/mask"
+	for _, name := range maskedFiles {
+		var st unix.Stat_t
+		if unix.Fstatat(proc, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Mode&0o006 == 0 {
+			continue
+		}
+		if err := mountAt(proc, name, mask+"/file", "", unix.MS_BIND, ""); err != nil {
 			return err
 		}
 	}
-	if err := unix.MountSetattr(unix.AT_FDCWD, stage, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+	for _, name := range maskedDirs {
+		var st unix.Stat_t
+		if unix.Fstatat(proc, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+			continue
+		}
+		if err := mountAt(proc, name, mask+"/dir", "", unix.MS_BIND, ""); err != nil {
+			return err
+		}
+	}
+	for _, name := range readOnlyDirs {
+		if err := readOnlyAt(proc, name); err != nil {
+			return step(name, err)
+		}
+	}
+	id := s.stage + "/boot_id"
+	if err := os.WriteFile(id, []byte(s.req.BootID+"\n"), 0o444); err != nil {
 		return err
 	}
-	over := func(what, target string) error {
-		err := unix.Mount(what, target, "", unix.MS_BIND, "")
-		if err == unix.ENOENT || err == unix.ENOTDIR {
-			return nil
-		}
-		return step(target, err)
-	}
-	for _, p := range maskedFiles {
-		if err := over(stage+"/file", p); err != nil {
-			return err
-		}
-	}
-	for _, p := range maskedDirs {
-		if err := over(stage+"/dir", p); err != nil {
-			return err
-		}
-	}
-	for _, p := range readOnlyDirs {
-		if err := over(p, p); err != nil {
-			return err
-		}
-		err := unix.MountSetattr(unix.AT_FDCWD, p, 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
-		if err != nil && err != unix.ENOENT {
-			return step(p, err)
-		}
-	}
-	if err := over(stage+"/boot_id", "/proc/sys/kernel/random/boot_id"); err != nil {
+	sys, err := s.inRoot("/proc/sys/kernel/random", false, 0)
+	if err != nil {
 		return err
 	}
-	return unix.Unmount(stage, unix.MNT_DETACH)
+	defer unix.Close(sys)
+	return mountAt(sys, "boot_id", id, "", unix.MS_BIND, "")
+}
+
+// readOnlyAt gives the directory name of dir, if there is one, a mount of its
+// own that is read-only.
+func readOnlyAt(dir int, name string) error {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC}
+	fd, err := unix.Openat2(dir, name, &how)
+	if err == unix.ENOENT {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = unix.Mount(fdPath(fd), fdPath(fd), "", unix.MS_BIND, "")
+	unix.Close(fd)
+	if err != nil {
+		return err
+	}
+	if fd, err = unix.Openat2(dir, name, &how); err != nil { // what is mounted there now
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 }
 
 func (s *setup) joinCgroups() error {
@@ -624,6 +601,50 @@ func (s *setup) joinCgroups() error {
 	return s.write(s.req.Leave)
 }
 
+// holdCgroup puts in place of the descriptor of the cgroup that processes are
+// born in, which is of a mount of the host's, one of a mount that nobody else
+// has and that ends at the sandbox's own group. The guest keeps it, and what
+// is kept open must not be a way out: from a directory of the host's mounts
+// ".." leads to the host's root (CVE-2024-21626).
+func (s *setup) holdCgroup() error {
+	if s.req.Spawn < 0 {
+		return nil
+	}
+	held := int(s.files[s.req.Spawn].Fd())
+	fs, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return step("open", err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return step("create", err)
+	}
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return step("mount", err)
+	}
+	defer unix.Close(mount)
+	fd, err := unix.Openat(mount, spawnGroup, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return step(spawnGroup, err)
+	}
+	defer unix.Close(fd)
+	var was, is unix.Stat_t
+	if err := unix.Fstat(held, &was); err != nil {
+		return err
+	}
+	if err := unix.Fstat(fd, &is); err != nil {
+		return err
+	}
+	if was.Ino != is.Ino {
+		return errors.New("the group seen from inside is another")
+	}
+	return unix.Dup3(fd, held, unix.O_CLOEXEC)
+}
+
+// spawnGroup is the group that processes are born in, below the sandbox's.
+const spawnGroup = "run"
+
 func (s *setup) write(ws []Write) error {
 	for _, w := range ws {
 		if _, err := s.files[w.File].WriteString(w.Data); err != nil {
@@ -636,6 +657,27 @@ func (s *setup) write(ws []Write) error {
 // hide keeps the sandbox's own root from looking into the guest's memory: no
 // core, no ptrace, no /proc/1/mem.
 func (s *setup) hide() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }
+
+// lowerLimits takes away, from the guest and all that it starts, what nothing
+// in a sandbox needs. A core limit of 1 and not 0: where core_pattern names a
+// program, which the host's root then runs outside, 0 does not keep it from
+// being run, but 1 does (fs/coredump.c).
+func (s *setup) lowerLimits() error {
+	for _, l := range []struct {
+		resource int
+		most     uint64
+	}{{unix.RLIMIT_CORE, 1}, {unix.RLIMIT_RTPRIO, 0}, {unix.RLIMIT_NICE, 0}} {
+		var now unix.Rlimit
+		if err := unix.Prlimit(0, l.resource, nil, &now); err != nil {
+			return err
+		}
+		most := min(l.most, now.Max)
+		if err := unix.Prlimit(0, l.resource, &unix.Rlimit{Cur: most, Max: most}, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // keep is what the guest itself needs to start processes as other users and
 // to reach every file; only this namespace's, and none of it is passed on.
