@@ -23,7 +23,8 @@ import (
 type Config struct {
 	// New returns a new Runtime without sandboxes, which the suite closes. It
 	// is called once for most claims together and once for each of those that
-	// close it.
+	// close it. A backend that is not available here calls t.Skip, and says
+	// why.
 	New func(t *testing.T) sandbox.Runtime
 
 	// Cannot names claims that cannot be carried, each with a sentence why.
@@ -102,11 +103,11 @@ func Run(t *testing.T, c Config) {
 			t.Errorf("Cannot gives no reason for %s", name)
 		}
 	}
-	s := &suite{t: t, Config: c}
+	s := &suite{t: t, Config: c, rt: c.New(t)}
 	t.Cleanup(s.close)
 	var hold, cannot, absent, failed int
 	for _, cl := range claims() {
-		t.Run(cl.name, func(t *testing.T) {
+		passed := t.Run(cl.name, func(t *testing.T) {
 			why := c.Cannot[cl.name]
 			if why == "" && cl.shell {
 				why = c.NoShell
@@ -122,10 +123,12 @@ func Run(t *testing.T, c Config) {
 				absent++
 				t.Skip("the backend lacks this ability")
 			default:
-				failed++
 				t.Logf("the claim is: %s", cl.says)
 			}
 		})
+		if !passed {
+			failed++
+		}
 	}
 	t.Logf("%d claims hold, %d fail, %d cannot be carried, %d concern abilities that it lacks", hold, failed, cannot, absent)
 }
@@ -137,41 +140,44 @@ type suite struct {
 	rt sandbox.Runtime
 	sb sandbox.Sandbox
 	n  int
+
+	spoilt []sandbox.Sandbox // by claims that failed
 }
 
 // sharedEnv is the environment of the shared sandbox.
 var sharedEnv = map[string]string{"SUITE_SPEC": "from spec", "SUITE_BOTH": "from spec"}
 
-// ready makes the Runtime and the sandbox that claims share.
+// ready makes the sandbox that claims share.
 func (s *suite) ready(t *testing.T) {
-	if s.rt == nil {
-		s.rt = s.New(s.t)
+	t.Helper()
+	if s.sb != nil {
+		return
 	}
-	if s.sb == nil {
-		ctx, cancel := context.WithTimeout(s.t.Context(), s.Patience)
-		defer cancel()
-		spec := s.Spec
-		spec.Env = maps.Clone(sharedEnv)
-		maps.Copy(spec.Env, s.Spec.Env)
-		sb, err := s.rt.Create(ctx, spec)
-		if err != nil {
-			t.Fatalf("Create: %v", err)
-		}
-		s.sb = sb
-		// The first command may start goroutines that stay.
-		if _, err := sandbox.Run(ctx, sb, sandbox.Cmd{Args: []string{"true"}}); err != nil {
-			t.Fatalf("the first command: %v", err)
-		}
+	ctx, cancel := context.WithTimeout(s.t.Context(), s.Patience)
+	defer cancel()
+	spec := s.Spec
+	spec.Env = maps.Clone(sharedEnv)
+	maps.Copy(spec.Env, s.Spec.Env)
+	sb, err := s.rt.Create(ctx, spec)
+	if err != nil {
+		t.Fatalf("Create: %v", err)
 	}
+	// The first command may start goroutines that stay.
+	if _, err := sandbox.Run(ctx, sb, sandbox.Cmd{Args: []string{"true"}}); err != nil {
+		sb.Remove(context.WithoutCancel(ctx))
+		t.Fatalf("the first command: %v", err)
+	}
+	s.sb = sb
 }
 
 // close ends what the claims shared.
 func (s *suite) close() {
-	if s.rt == nil {
-		return
+	ctx := context.WithoutCancel(s.t.Context())
+	for _, sb := range s.spoilt {
+		sb.Remove(ctx)
 	}
 	if s.sb != nil {
-		if err := s.sb.Remove(context.WithoutCancel(s.t.Context())); err != nil {
+		if err := s.sb.Remove(ctx); err != nil {
 			s.t.Errorf("Remove of the shared sandbox: %v", err)
 		}
 	}
@@ -217,7 +223,8 @@ func (s *suite) run(t *testing.T, cl claim) verdict {
 		s.count(t, before)
 	}
 	if t.Failed() {
-		s.sb = nil // whatever state it is in
+		// The next claim gets another sandbox, whatever state this is in.
+		s.spoilt, s.sb = append(s.spoilt, s.sb), nil
 		return fails
 	}
 	if c.lacking {
