@@ -110,6 +110,26 @@ func inGroup(gid int, who identity) bool {
 	return gid == who.gid
 }
 
+// openDir opens the working directory of a process that starts. The process
+// goes there by the descriptor, since the path could lead elsewhere by then:
+// through one of the kernel's own links (/proc/1/fd/7) it would reach what the
+// guest holds open, with the guest's rights.
+func openDir(dir string, who identity) (int, error) {
+	if who.uid != 0 { // the kernel looks at the last directory alone
+		if err := checkDir(dir, who); err != nil {
+			return -1, err
+		}
+	}
+	fd, err := open(dir, unix.O_PATH|unix.O_DIRECTORY)
+	if err == nil {
+		return fd, nil
+	}
+	if e := checkDir(dir, who); e != nil {
+		return -1, e
+	}
+	return -1, errno("dir", err)
+}
+
 // checkDir says what is wrong with a working directory, if something is.
 func checkDir(dir string, who identity) error {
 	var st unix.Stat_t

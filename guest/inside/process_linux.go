@@ -3,6 +3,7 @@ package inside
 import (
 	"context"
 	"os"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -112,6 +113,11 @@ func (s *Server) spawn(c *conn, m *proto.Start, fds []int) (_ *process, _ *proto
 		}
 		return nil, nil, master, err
 	}
+	cwd, err := openDir(dir, who)
+	if err != nil {
+		return nil, nil, master, err
+	}
+	defer unix.Close(cwd)
 	fds, err = ends.open(s, c, m, fds, who)
 	if err != nil {
 		return nil, nil, master, err
@@ -132,7 +138,7 @@ func (s *Server) spawn(c *conn, m *proto.Start, fds []int) (_ *process, _ *proto
 	if g := s.place.Cgroup; g != nil {
 		sys.UseCgroupFD, sys.CgroupFD = true, int(g.Fd())
 	}
-	attr := &syscall.ProcAttr{Dir: dir, Env: env, Sys: sys,
+	attr := &syscall.ProcAttr{Dir: "/proc/self/fd/" + strconv.Itoa(cwd), Env: env, Sys: sys,
 		Files: []uintptr{uintptr(ends.child[0]), uintptr(ends.child[1]), uintptr(ends.child[2])}}
 
 	s.fork.Lock()
