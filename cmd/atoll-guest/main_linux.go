@@ -28,7 +28,9 @@ import (
 func init() { runtime.LockOSThread() }
 
 func main() {
-	debug.SetGCPercent(50)
+	if os.Getenv("GOGC") == "" { // better set for it, with GOMAXPROCS: see proto.Environ
+		debug.SetGCPercent(25)
+	}
 	if err := run(); err != nil {
 		os.Stderr.WriteString("atoll-guest: " + err.Error() + "\n")
 		os.Exit(1)

@@ -60,9 +60,9 @@ func (c *conn) receive() bool {
 	var n int
 	var err error
 	if c.socket {
-		var oob [unixRights]byte
+		oob := c.s.rights[:]
 		var oobn, flags int
-		n, oobn, flags, _, err = unix.Recvmsg(c.in, room, oob[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		n, oobn, flags, _, err = unix.Recvmsg(c.in, room, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		if err == nil && oobn > 0 {
 			if !c.keepRights(oob[:oobn]) || flags&unix.MSG_CTRUNC != 0 {
 				return false

@@ -189,7 +189,7 @@ type ends struct {
 // open makes what m asks for. It returns the descriptors that are to be closed
 // once the process has them.
 func (e *ends) open(s *Server, c *conn, m *proto.Start, fds []int, who identity) ([]int, error) {
-	null := int(s.null.Fd())
+	null := s.null
 	*e = ends{child: [3]int{null, null, null}, in: -1, out: [2]int{-1, -1}, master: -1}
 	if m.Terminal {
 		if len(fds) > 0 {
@@ -345,12 +345,13 @@ func (p *process) timeOut() {
 // Waiting blocks in the kernel: a signal would have to find its way through
 // the runtime first.
 func (s *Server) Reap() {
+	usage := new(unix.Rusage)
 	for {
-		pid, code, status, usage, err := await(true)
+		pid, code, status, err := await(true, usage)
 		switch {
 		case err == unix.ECHILD:
 			s.parked.Store(true)
-			if _, _, _, _, err := await(false); err == unix.ECHILD {
+			if _, _, _, err := await(false, usage); err == unix.ECHILD {
 				<-s.born
 			}
 			s.parked.Store(false)
@@ -438,6 +439,7 @@ func (p *process) end(code, status int, usage *unix.Rusage) {
 	}
 	exit := p.exit
 	p.mu.Unlock()
+	s.tidyLater()
 
 	switch {
 	case detached: // its end is told when all that it printed is in the ring

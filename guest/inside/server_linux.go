@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -67,9 +68,9 @@ type Place struct {
 // work, each on a thread of its own; connections are added before or after.
 type Server struct {
 	cfg   Config
-	ep    int      // epoll, of the loop
-	null  *os.File // /dev/null, opened by the loop once the place is set up
-	place place    // written by the loop, before ready
+	ep    int   // epoll, of the loop
+	null  int   // /dev/null, opened by the loop once the place is set up
+	place place // written by the loop, before ready
 	ready atomic.Bool
 	users users // of the sandbox's own passwd and group
 
@@ -79,6 +80,11 @@ type Server struct {
 	born   chan struct{} // wakes the reaper when there are children again
 
 	fork sync.Mutex // held from before a fork until the process is in procs
+
+	rights [unixRights]byte // of the loop, for descriptors that come
+
+	tidying atomic.Bool  // tidy will come
+	busy    atomic.Int64 // when a process ended last
 
 	wake int // eventfd that makes the loop look at doomed
 
@@ -262,7 +268,7 @@ func (s *Server) drop(c *conn) {
 // settle makes p the place where processes start.
 func (s *Server) settle(p Place) error {
 	s.users.oneID = p.OneID || unix.Geteuid() != 0
-	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
@@ -277,12 +283,33 @@ func (s *Server) settle(p Place) error {
 	if fd, err := unix.Open("/proc/self/oom_score_adj", unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
 		s.score = fd
 	}
-	s.mark.start()
 	if p.MemoryWatch > 0 {
 		go s.watchMemory(p.MemoryWatch)
 	}
 	s.ready.Store(true)
+	s.tidyLater()
 	return nil
+}
+
+// quietTime is how long nothing has to happen before tidy gives memory back.
+const quietTime = 2 * time.Second
+
+// tidyLater makes the guest small again once nothing happens any more: most
+// sandboxes do nothing most of the time.
+func (s *Server) tidyLater() {
+	s.busy.Store(time.Now().UnixNano())
+	if !s.tidying.Swap(true) {
+		time.AfterFunc(quietTime, s.tidy)
+	}
+}
+
+func (s *Server) tidy() {
+	if rest := quietTime - time.Since(time.Unix(0, s.busy.Load())); rest > 0 {
+		time.AfterFunc(rest, s.tidy)
+		return
+	}
+	s.tidying.Store(false)
+	debug.FreeOSMemory()
 }
 
 // setup answers "setup".

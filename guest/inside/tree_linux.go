@@ -34,16 +34,6 @@ func (m *marker) init() {
 	var b [8]byte
 	unix.Getrandom(b[:], 0)
 	m.next = (*(*uint64)(unsafe.Pointer(&b))&(1<<40-1) | 1<<39) << 22
-	m.ask = make(chan chan uint64)
-}
-
-func (m *marker) start() {
-	go func() {
-		for a := range m.ask {
-			m.arm()
-			a <- m.armed.Swap(0)
-		}
-	}()
 }
 
 // arm sets the next mark.
@@ -66,6 +56,13 @@ func (m *marker) take() uint64 {
 			return m.armed.Swap(0)
 		}
 		m.foreign = true
+		m.ask = make(chan chan uint64)
+		go func() {
+			for a := range m.ask {
+				m.arm()
+				a <- m.armed.Swap(0)
+			}
+		}()
 	}
 	a := make(chan uint64)
 	m.ask <- a
@@ -176,20 +173,19 @@ func pids() []int {
 // await waits for a child that has ended and leaves it to be reaped; without
 // block it does not wait, and returns pid 0 if none has. It is unsafe because
 // package unix does not say where siginfo_t has the pid and the status.
-func await(block bool) (pid, code, status int, usage *unix.Rusage, err error) {
+func await(block bool, usage *unix.Rusage) (pid, code, status int, err error) {
 	var info struct {
 		signo, errno, code int32
 		_                  [unsafe.Sizeof(uintptr(0)) - 4]byte
 		pid, uid, status   int32
 		_                  [128]byte
 	}
-	usage = new(unix.Rusage)
 	options := unix.WEXITED | unix.WNOWAIT
 	if !block {
 		options |= unix.WNOHANG
 	}
 	err = unix.Waitid(unix.P_ALL, 0, (*unix.Siginfo)(unsafe.Pointer(&info)), options, usage)
-	return int(info.pid), int(info.code), int(info.status), usage, err
+	return int(info.pid), int(info.code), int(info.status), err
 }
 
 // limits is what lowerNproc changed.
