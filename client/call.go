@@ -143,8 +143,8 @@ func (c *Client) request(ctx context.Context, r request, name string) (*http.Req
 	}
 	req.Header.Set("User-Agent", "atoll-go")
 	req.Header.Set(wire.HeaderRequest, name)
-	if c.auth != "" {
-		req.Header.Set("Authorization", c.auth)
+	if c.auth != nil {
+		req.Header.Set("Authorization", c.auth())
 	}
 	return req, nil
 }

@@ -60,7 +60,7 @@ type Config struct {
 // sandboxes stay.
 type Client struct {
 	base   string
-	auth   string
+	auth   func() string // the Authorization header; a function, so that to print a Client does not print it
 	http   *http.Transport
 	life   context.Context
 	end    context.CancelFunc
@@ -104,7 +104,7 @@ func New(cfg Config) (*Client, error) {
 		if strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
 			return nil, sandbox.Errorf(sandbox.Invalid, "token", "the token has spaces or other characters that no token has").WithHint("check for a line break at its end")
 		}
-		c.auth = "Bearer " + t
+		c.auth = func() string { return "Bearer " + t }
 	}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c, nil

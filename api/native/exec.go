@@ -240,8 +240,6 @@ func (c *call) execUpgraded() error {
 			c.receive(fr, in, started, cancel)
 		}()
 		defer func() { <-received }()
-		// What ends the call ends the reading, too.
-		defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Now()) })()
 		err = c.run(sb, cmd, out, started)
 	} else {
 		defer drain(fr)
