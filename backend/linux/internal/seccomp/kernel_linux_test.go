@@ -120,6 +120,7 @@ func trials(arch Arch) []trial {
 // That thread can do nothing afterwards but spin; another prints the results.
 func probe() {
 	runtime.LockOSThread()
+	runtime.GOMAXPROCS(4)  // one is kept busy to the end
 	debug.SetGCPercent(-1) // a collection would want to stop a thread that cannot answer
 	var arch Arch
 	for _, a := range arches {
@@ -134,10 +135,20 @@ func probe() {
 		return a
 	})
 	all := trials(arch)
-	var done atomic.Bool
+	filter := f.Bytes()
+	prog := unix.SockFprog{Len: uint16(len(f)), Filter: (*unix.SockFilter)(unsafe.Pointer(&filter[0]))}
+	var done, failed atomic.Bool
 	go func() {
 		runtime.LockOSThread()
-		must(put(f))
+		must(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+		runtime.Gosched()
+		// From here on no function may be called that the scheduler could be
+		// entered from: the thread cannot even wait any more.
+		_, _, errno := syscall.RawSyscall(unix.SYS_SECCOMP, 1, 0, uintptr(unsafe.Pointer(&prog)))
+		if errno != 0 {
+			failed.Store(true)
+			return
+		}
 		for i := range all {
 			t := &all[i]
 			_, _, errno := syscall.RawSyscall6(uintptr(t.NR), uintptr(t.Args[0]), uintptr(t.Args[1]), uintptr(t.Args[2]), uintptr(t.Args[3]), uintptr(t.Args[4]), uintptr(t.Args[5]))
@@ -147,8 +158,11 @@ func probe() {
 		for {
 		}
 	}()
-	for !done.Load() {
+	for !done.Load() && !failed.Load() {
 		time.Sleep(time.Millisecond)
+	}
+	if failed.Load() {
+		must(errors.New("the filter was not loaded"))
 	}
 	must(json.NewEncoder(os.Stdout).Encode(all))
 	os.Exit(0)

@@ -6,7 +6,7 @@
 // no use for, such as the limits of cgroup version 2 where version 1 is
 // mounted. Everything in the machine is ten to twenty times slower.
 //
-// The machine has two processors, no network, and a root file system on ext4
+// The machine has one processor, no network, and a root file system on ext4
 // with busybox, /proc, /sys, /dev, cgroup2 and what the caller brings.
 package vm
 
@@ -21,9 +21,11 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -99,10 +101,11 @@ func (m Machine) Run(ctx context.Context) ([]Result, error) {
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
 		"-accel", "tcg,thread=multi", "-cpu", "max",
 		"-M", "microvm,x-option-roms=off,isa-serial=on,rtc=off,acpi=off",
-		"-m", strconv.Itoa(memory), "-smp", "2",
+		"-m", strconv.Itoa(memory), "-smp", "1",
 		"-nodefaults", "-no-user-config", "-nographic", "-serial", "stdio", "-no-reboot",
 		"-kernel", filepath.Join(m.Kernel, "vmlinuz"), "-initrd", initrd,
 		"-append", "console=ttyS0 quiet panic=-1 reboot=t")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = 5 * time.Second
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -110,6 +113,10 @@ func (m Machine) Run(ctx context.Context) ([]Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The machine dies with the thread that started it, should this program
+	// be killed.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}

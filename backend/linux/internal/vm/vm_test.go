@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// machine returns a Machine with a kernel, or skips.
+// machine returns a Machine with a kernel, or skips. What the machine prints
+// is the test's output, or goes to the file that ATOLL_VM_CONSOLE names.
 func machine(t *testing.T) Machine {
 	t.Helper()
 	skip := func(why string) {
@@ -43,7 +44,16 @@ func machine(t *testing.T) Machine {
 	if err != nil {
 		skip(err.Error() + ": " + stderr.String())
 	}
-	return Machine{Kernel: strings.TrimSpace(string(out))}
+	m := Machine{Kernel: strings.TrimSpace(string(out)), Output: t.Output()}
+	if path := os.Getenv("ATOLL_VM_CONSOLE"); path != "" { // to watch it
+		f, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		m.Output = f
+	}
+	return m
 }
 
 // root returns the folder of the module.
