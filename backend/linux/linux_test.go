@@ -128,42 +128,97 @@ func skip(t *testing.T, why error) {
 	t.Skipf("no sandbox can be made here: %v", why)
 }
 
-// asUser runs this test again in a process of an ordinary user's, who has no
-// entry in any file of the system's.
+// testUser is an ordinary user, who has no entry in any file of the system's.
+const testUser = 54321
+
+// asUser runs this test again in a process of an ordinary user's, who has one
+// id to give.
 func asUser(t *testing.T, pattern string) {
+	t.Helper()
+	cmd := userTest(t, pattern)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: testUser, Gid: testUser}}
+	runUserTest(t, cmd)
+}
+
+// asUserWithRange runs this test again as an ordinary user who was given a
+// range of ids. That the user is there, and what it was given, is shown to
+// that process alone, by mounts in a namespace of its own.
+func asUserWithRange(t *testing.T, pattern string) {
+	t.Helper()
+	for _, program := range []string{"newuidmap", "newgidmap", "unshare", "setpriv"} {
+		if _, err := exec.LookPath(program); err != nil {
+			skip(t, fmt.Errorf("a user's range of ids needs %s: %w", program, err))
+		}
+	}
+	cmd := userTest(t, pattern)
+	dir := t.TempDir()
+	script := "set -e\n"
+	for name, line := range map[string]string{
+		"passwd": fmt.Sprintf("atoll-test:x:%d:%d::%s:/bin/sh\n", testUser, testUser, cmd.Dir),
+		"group":  fmt.Sprintf("atoll-test:x:%d:\n", testUser),
+		"subuid": "atoll-test:1200000000:65536\n",
+		"subgid": "atoll-test:1200000000:65536\n",
+	} {
+		old, err := os.ReadFile("/etc/" + name)
+		if err != nil {
+			t.Skipf("this system has no /etc/%s", name)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), append([]byte(line), old...), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		script += fmt.Sprintf("mount --bind %s /etc/%s\n", filepath.Join(dir, name), name)
+	}
+	script += fmt.Sprintf("exec setpriv --reuid %d --regid %d --clear-groups \"$@\"\n", testUser, testUser)
+	args := append([]string{"unshare", "--mount", "sh", "-c", script, "sh"}, cmd.Args...)
+	cmd.Path, cmd.Args = mustFind(t, args[0]), args
+	runUserTest(t, cmd)
+}
+
+func mustFind(t *testing.T, program string) string {
+	t.Helper()
+	p, err := exec.LookPath(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// userTest is a command that runs tests of this program, from a folder that
+// belongs to testUser.
+func userTest(t *testing.T, pattern string) *exec.Cmd {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to become somebody else")
 	}
-	const uid = 54321
 	home, err := os.MkdirTemp("", "atoll-user-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(home) })
-	if err := os.Chown(home, uid, uid); err != nil {
+	t.Cleanup(func() {
+		if err := os.RemoveAll(home); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Chown(home, testUser, testUser); err != nil {
 		t.Fatal(err)
 	}
-	exe := filepath.Join(home, "test")
-	self, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
+	for name, from := range map[string]string{"test": "/proc/self/exe", "atoll-guest": guestProgram} {
+		b, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(home, name), b, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := os.WriteFile(exe, self, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	guest := filepath.Join(home, "atoll-guest")
-	program, err := os.ReadFile(guestProgram)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(guest, program, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(exe, "-test.run", pattern, "-test.v", "-test.timeout", "10m")
+	cmd := exec.Command(filepath.Join(home, "test"), "-test.run", pattern, "-test.v", "-test.timeout", "10m")
 	cmd.Dir = home
-	cmd.Env = append(os.Environ(), "HOME="+home, "TMPDIR="+home, "ATOLL_TEST_GUEST="+guest, "ATOLL_TEST_USER=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	cmd.Env = append(os.Environ(), "HOME="+home, "TMPDIR="+home, "ATOLL_TEST_GUEST="+filepath.Join(home, "atoll-guest"), "ATOLL_TEST_USER=1")
+	return cmd
+}
+
+func runUserTest(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
 	out, err := cmd.CombinedOutput()
 	for line := range strings.Lines(string(out)) {
 		if strings.Contains(line, "--- FAIL") || strings.Contains(line, "--- SKIP") {

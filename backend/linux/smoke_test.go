@@ -57,3 +57,5 @@ func TestProbe(t *testing.T) {
 }
 
 func TestSmokeAsUser(t *testing.T) { asUser(t, "^(TestSmoke|TestProbe)$") }
+
+func TestSmokeAsUserWithRange(t *testing.T) { asUserWithRange(t, "^(TestSmoke|TestProbe)$") }

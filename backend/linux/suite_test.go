@@ -26,6 +26,10 @@ func TestRuntime(t *testing.T) {
 // and no cgroup.
 func TestRuntimeAsUser(t *testing.T) { asUser(t, "^TestRuntime$") }
 
+// TestRuntimeAsUserWithRange is the same for a user who was given a range of
+// ids.
+func TestRuntimeAsUserWithRange(t *testing.T) { asUserWithRange(t, "^TestRuntime$") }
+
 // listener is a server that needs nothing but the host's Perl, which every
 // Debian has.
 func listener(port int) []string {
