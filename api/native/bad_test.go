@@ -187,7 +187,7 @@ func TestHugeBody(t *testing.T) {
 			if res.StatusCode != 413 || e.Kind != sandbox.Invalid || e.Field != "body" {
 				t.Errorf("%s, announced %v: got %d %+v", path, announced, res.StatusCode, e)
 			}
-			if n := after.TotalAlloc - before.TotalAlloc; n > 32<<20 {
+			if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
 				t.Errorf("%s, announced %v: it took %d bytes of memory", path, announced, n)
 			}
 		}

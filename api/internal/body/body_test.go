@@ -168,7 +168,7 @@ func TestBoundsTheBody(t *testing.T) {
 		if src.n > 4<<20 {
 			t.Errorf("length %d: it read %d bytes", length, src.n)
 		}
-		if n := after.TotalAlloc - before.TotalAlloc; n > 8<<20 {
+		if n := after.TotalAlloc - before.TotalAlloc; n > 16<<20 {
 			t.Errorf("length %d: it took %d bytes of memory", length, n)
 		}
 	}
