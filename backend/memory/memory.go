@@ -256,7 +256,7 @@ func (b *box) furnish() error {
 // dir returns the directory at p, which it makes where it is missing.
 func (b *box) dir(p string) *inode {
 	n := b.root
-	for name := range strings.SplitSeq(strings.Trim(p, "/"), "/") {
+	for name := range strings.FieldsFuncSeq(p, func(r rune) bool { return r == '/' }) {
 		next := n.entries[name]
 		if next == nil {
 			next, _ = b.create(cred{}, place{dir: n, name: name}, fs.ModeDir|0o755)

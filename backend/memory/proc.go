@@ -241,12 +241,16 @@ func (p *Proc) fork(pl plan) (*Proc, error) {
 	return c, nil
 }
 
+// maxProcs is how many processes a sandbox has at most, so that a fork bomb
+// ends with an error as it would elsewhere.
+const maxProcs = 4096
+
 // admit gives a new process its pid and a life.
 func (b *box) admit(p *Proc) error {
 	if b.gone {
 		return eagain
 	}
-	if max := b.spec.Limits.PIDs; max > 0 && len(b.procs) >= max {
+	if max := b.spec.Limits.PIDs; max > 0 && len(b.procs) >= max || len(b.procs) >= maxProcs {
 		return eagain
 	}
 	b.lastPID++

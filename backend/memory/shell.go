@@ -44,7 +44,7 @@ type shell struct {
 
 	tested int // inside a condition, where errexit does not count
 	loops  int
-	calls  int
+	depth  int
 	flow   flow
 	levels int // of break and continue
 }
@@ -137,9 +137,28 @@ func (sh *shell) exit() int {
 
 func (sh *shell) parser() *syntax.Parser { return syntax.NewParser(syntax.Variant(sh.lang)) }
 
+// maxDepth is how deep functions, eval and the like may nest. Go's stack ends
+// the whole test, not the script.
+const maxDepth = 500
+
+// deeper notes that a script or function runs inside another, and reports
+// whether it may.
+func (sh *shell) deeper() bool {
+	sh.depth++
+	if sh.depth > maxDepth {
+		sh.stop(errors.New("the nesting is too deep"))
+		return false
+	}
+	return true
+}
+
 // script runs text command by command. If it is the last that this process
 // does, the last command may take its place.
 func (sh *shell) script(text string, tail bool) {
+	defer func() { sh.depth-- }()
+	if !sh.deeper() {
+		return
+	}
 	var held *syntax.Stmt // runs when it is known whether it is the last
 	for st, err := range sh.parser().StmtsSeq(strings.NewReader(text)) {
 		if held != nil {
@@ -957,12 +976,14 @@ func (sh *shell) value(a *syntax.Assign) (string, error) {
 // simple runs a function, a builtin or a program.
 func (sh *shell) simple(args []string, tail bool) {
 	if body := sh.funcs[args[0]]; body != nil {
+		defer func() { sh.depth-- }()
+		if !sh.deeper() {
+			return
+		}
 		outer := sh.args
 		sh.args = args[1:]
 		sh.scopes = append(sh.scopes, make(map[string]expand.Variable))
-		sh.calls++
 		sh.stmt(body, false)
-		sh.calls--
 		for name, v := range sh.scopes[len(sh.scopes)-1] {
 			sh.vars[name] = v
 			if !v.IsSet() {

@@ -644,6 +644,7 @@ func (p *tap) end() { p.once.Do(func() { close(p.c) }) }
 type noise struct {
 	n     int64
 	state uint64
+	used  uint64
 }
 
 func newNoise(n int64) *noise { return &noise{n: n, state: 88172645463325252} }
@@ -656,10 +657,13 @@ func (r *noise) Read(b []byte) (int, error) {
 		b = b[:r.n]
 	}
 	for i := range b {
-		r.state ^= r.state << 13
-		r.state ^= r.state >> 7
-		r.state ^= r.state << 17
-		b[i] = byte(r.state)
+		if r.used%8 == 0 {
+			r.state ^= r.state << 13
+			r.state ^= r.state >> 7
+			r.state ^= r.state << 17
+		}
+		b[i] = byte(r.state >> (r.used % 8 * 8))
+		r.used++
 	}
 	r.n -= int64(len(b))
 	return len(b), nil
