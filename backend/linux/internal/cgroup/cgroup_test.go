@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -283,6 +284,10 @@ func newBox(t *testing.T, h *Host, limits sandbox.Limits) *box {
 		b.cmd.ExtraFiles = append(b.cmd.ExtraFiles, w.File)
 	}
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if uid := os.Geteuid(); uid != 0 { // a cgroup namespace takes a user namespace, then
+		b.cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
+		b.cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
+	}
 	if g.Spawn() != nil {
 		b.cmd.ExtraFiles = append(b.cmd.ExtraFiles, g.Spawn())
 		b.cmd.SysProcAttr.UseCgroupFD, b.cmd.SysProcAttr.CgroupFD = true, int(g.Dir().Fd())
@@ -366,7 +371,8 @@ func TestMemoryIsBounded(t *testing.T) {
 			}
 		}
 		u, err := b.Usage()
-		if err != nil || u.PeakMemory < 32<<20 || u.PeakMemory > 64<<20 {
+		// The kernel lets who is being killed have a little more.
+		if err != nil || u.PeakMemory < 32<<20 || u.PeakMemory > 68<<20 {
 			t.Errorf("peak %d, %v", u.PeakMemory, err)
 		}
 		// The guest lives and goes on.
@@ -674,6 +680,178 @@ func TestCreateThatFailsLeavesNothing(t *testing.T) {
 				t.Errorf("%s has it", tr.parent)
 			}
 		}
+	})
+}
+
+// Without root, groups are made where systemd, or somebody else, has given the
+// daemon's own group to its user.
+func TestDelegated(t *testing.T) {
+	if os.Getenv("ATOLL_CGROUP_DELEGATED") != "" {
+		delegated(t)
+		return
+	}
+	each(t, func(t *testing.T, h *Host) {
+		if h.v2 == nil {
+			t.Skip("version 1 cannot be delegated")
+		}
+		const uid = 1000
+		ours := filepath.Join(h.v2.parent, "delegated")
+		if err := os.Mkdir(ours, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			g := &Group{v2: ours}
+			if err := g.Remove(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		for _, name := range []string{"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"} {
+			if err := os.Chown(filepath.Join(ours, name), uid, uid); err != nil {
+				t.Fatal(err)
+			}
+		}
+		dir, err := os.Open(ours)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		// The binary lies where another user may not come.
+		copied := filepath.Join("/tmp", filepath.Base(ours)+strconv.Itoa(os.Getpid()))
+		if err := os.Link(os.Args[0], copied); err != nil {
+			b, err := os.ReadFile("/proc/self/exe")
+			if err == nil {
+				err = os.WriteFile(copied, b, 0o755)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		defer os.Remove(copied)
+		cmd := exec.Command(copied, "-test.run=^TestDelegated$", "-test.v")
+		cmd.Dir = "/"
+		cmd.Env = append(os.Environ(), "ATOLL_CGROUP_DELEGATED="+ours, "GOCOVERDIR=")
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Credential:  &syscall.Credential{Uid: uid, Gid: uid},
+			UseCgroupFD: true, CgroupFD: int(dir.Fd()),
+		}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("as user %d: %v\n%s", uid, err, out)
+		}
+	})
+}
+
+// delegated is TestDelegated as the other user.
+func delegated(t *testing.T) {
+	h, err := Detect(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.Mode != V2 || h.v2.parent != os.Getenv("ATOLL_CGROUP_DELEGATED") {
+		t.Fatalf("%s: %s", h.Mode, h.Why)
+	}
+	// Where there are controllers we have stepped down to be given them; and
+	// whoever asks again finds the same place.
+	again, err := Detect(Options{})
+	if err != nil || again.v2 == nil || again.v2.parent != h.v2.parent || !slices.Equal(again.v2.gives, h.v2.gives) {
+		t.Errorf("again: %+v, %v", again, err)
+	}
+	limits := sandbox.Limits{Memory: 64 << 20, PIDs: 60, CPU: 0.5}
+	b := newBox(t, h, limits)
+	for limit, by := range b.Kept() {
+		if by != h.Means(limit) {
+			t.Errorf("%s is kept by %q", limit, by)
+		}
+	}
+	if h.Means("memory") != "" {
+		if got := b.run("memory 200"); got != "ended signal: killed" {
+			t.Errorf("200 MiB within 64: %s", got)
+		}
+		if n, err := b.OOMKills(); n < 1 || err != nil {
+			t.Errorf("%d killed for memory, %v", n, err)
+		}
+	}
+	b.start("sleep")
+	if err := b.Freeze(t.Context()); err != nil {
+		t.Error(err)
+	}
+	// A daemon that was started elsewhere finds it.
+	h.v2.parent = h.v2.point
+	g, err := h.Open(b.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if exists(b.v2) {
+		t.Error("the group is still there")
+	}
+}
+
+func TestNoGroupSaysWhy(t *testing.T) {
+	for _, c := range []struct {
+		mounts []mount
+		root   bool
+		want   string
+	}{
+		{nil, true, "no cgroup hierarchy is mounted"},
+		{[]mount{{point: "/sys/fs/cgroup", root: "/", v2: true, readOnly: true}}, true, "read-only"},
+		{[]mount{{point: "/nowhere", root: "/", v2: true}}, true, "no such file"},
+		{[]mount{{point: "/nowhere", root: "/", v2: true}}, false, "not ours"},
+		{[]mount{{point: "/nowhere", root: "/", controllers: []string{"memory"}}}, false, "root alone"},
+		{[]mount{{point: "/nowhere", root: "/", controllers: []string{"cpuset", "cpu"}}}, true, "cpuset"},
+	} {
+		h := detect(Options{}, c.mounts, map[string]string{"": "/x"}, c.root)
+		if h.Mode != None || !strings.Contains(h.Why, c.want) || h.Hint == "" {
+			t.Errorf("%+v: %s: %q, hint %q", c.mounts, h.Mode, h.Why, h.Hint)
+		}
+	}
+}
+
+func TestParseMounts(t *testing.T) {
+	const text = `24 1 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
+25 24 0:23 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:9 - cgroup cgroup rw,cpu,cpuacct
+26 24 0:24 /docker/x /sys/fs/cgroup/with\040blank ro,nosuid - cgroup cgroup rw,memory
+27 24 0:25 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd
+28 24 0:26 / /sys/fs/cgroup/unified rw shared:10 - cgroup2 cgroup2 rw,nsdelegate
+29 24 0:26 - broken
+`
+	got := parseMounts(strings.NewReader(text))
+	want := []mount{
+		{point: "/sys/fs/cgroup/cpu,cpuacct", root: "/", controllers: []string{"cpu", "cpuacct"}},
+		{point: "/sys/fs/cgroup/with blank", root: "/docker/x", controllers: []string{"memory"}, readOnly: true},
+		{point: "/sys/fs/cgroup/systemd", root: "/", controllers: []string{"name=systemd"}},
+		{point: "/sys/fs/cgroup/unified", root: "/", v2: true},
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	for path, want := range map[string]string{"/docker/x": "/sys/fs/cgroup/with blank", "/docker/x/y": "/sys/fs/cgroup/with blank/y", "/docker/xy": "", "/": ""} {
+		if dir := got[1].at(path); dir != want {
+			t.Errorf("%s is at %q, want %q", path, dir, want)
+		}
+	}
+	if dir := got[3].at("/../x"); dir != "" {
+		t.Errorf("outside of the namespace is %q", dir)
+	}
+	own := parseOwn(strings.NewReader("4:memory:/a\n1:cpu,cpuacct:/b:c\n2:name=systemd:/\n0::/d\nbroken\n7::/e\n"))
+	if want := map[string]string{"memory": "/a", "cpu": "/b:c", "cpuacct": "/b:c", "name=systemd": "/", "": "/d"}; !maps.Equal(own, want) {
+		t.Errorf("got %v, want %v", own, want)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("25 24 0:23 / /a\\040b rw - cgroup cgroup rw,cpu\n0::/x\n", "/x")
+	f.Fuzz(func(t *testing.T, text, path string) {
+		for _, m := range parseMounts(strings.NewReader(text)) {
+			// Whatever /proc says, what we take for a group lies below the mount.
+			if dir := m.at(path); dir != "" && m.point != "" && dir != filepath.Clean(m.point) &&
+				!strings.HasPrefix(dir, strings.TrimSuffix(filepath.Clean(m.point), "/")+"/") {
+				t.Errorf("%q at %+v is %q", path, m, dir)
+			}
+		}
+		parseOwn(strings.NewReader(text))
 	})
 }
 

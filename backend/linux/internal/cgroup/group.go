@@ -94,6 +94,8 @@ func (h *Host) Open(id string) (*Group, error) {
 	if h.v2 != nil {
 		if dir := filepath.Join(h.v2.parent, id); exists(dir) {
 			g.v2 = dir
+		} else if h.parent == "" {
+			g.v2 = h.v2.find(id)
 		}
 	}
 	for c, t := range h.v1 {
@@ -105,6 +107,22 @@ func (h *Host) Open(id string) (*Group, error) {
 		return nil, sandbox.Errorf(sandbox.NotExist, "id", "there is no such control group")
 	}
 	return g, nil
+}
+
+// find looks for the group id in all of the hierarchy: the daemon that made it
+// without root had its own group, which may not have been ours.
+func (t *tree) find(id string) (found string) {
+	filepath.WalkDir(t.point, func(path string, e os.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return nil // what cannot be read, or is gone, cannot have it
+		}
+		if e.Name() == id && unix.Access(path+"/run/cgroup.procs", unix.W_OK) == nil {
+			found = path
+			return filepath.SkipAll
+		}
+		return nil
+	})
+	return found
 }
 
 func (g *Group) createV2(uid int, made *bool) error {
