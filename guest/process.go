@@ -145,6 +145,9 @@ func request(cmd *sandbox.Cmd) (*proto.Start, error) {
 	if err := cmd.Check(); err != nil {
 		return nil, err
 	}
+	if len(cmd.Args)+len(cmd.Env) > proto.MaxStrings/2 {
+		return nil, sandbox.Errorf(sandbox.Invalid, "args", "there are %d arguments and variables, more than %d", len(cmd.Args)+len(cmd.Env), proto.MaxStrings/2).WithHint("pass them in a file")
+	}
 	m := &proto.Start{Args: cmd.Args, Dir: cmd.Dir, User: cmd.User, Timeout: int64(cmd.Timeout)}
 	for k, v := range cmd.Env {
 		m.Env = append(m.Env, k+"="+v)
@@ -177,10 +180,15 @@ func (c *Client) starting(p *process, a answer, late bool) {
 	}
 	p.id, p.pid = s.Proc, s.PID
 	c.mu.Lock()
-	if _, used := c.procs[p.id]; !used {
+	_, used := c.procs[p.id]
+	if !used {
 		c.procs[p.id] = p
 	}
 	c.mu.Unlock()
+	if used { // its end would never be told
+		p.lose(&sandbox.Error{Kind: sandbox.Internal, Msg: "the guest gave two processes one name"})
+		c.conn.close()
+	}
 }
 
 // tooLate gives up a process that started when nobody waited for it any more.

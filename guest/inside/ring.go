@@ -16,6 +16,9 @@ const block = 16 << 10
 // changes its stream with every byte is bounded as well.
 const overhead = 64
 
+// maxChunks is how many pieces one reading has at most.
+const maxChunks = 4096
+
 // A ring keeps the last of what a process printed: pieces, each of one stream,
 // in the order in which they came. The cursor of a byte is how many bytes came
 // before it.
@@ -136,7 +139,7 @@ func (r *ring) read(ctx context.Context, cursor int64, max int, wait time.Durati
 	}
 	at := r.start
 	for _, p := range r.pieces {
-		if max == 0 {
+		if max == 0 || len(a.Chunks) == maxChunks {
 			break
 		}
 		from := at

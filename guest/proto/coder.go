@@ -147,7 +147,7 @@ func (c *Coder) Str(v *string) {
 
 // Strs codes a count and that many strings.
 func (c *Coder) Strs(v *[]string) {
-	n := c.count(len(*v))
+	n := c.count(len(*v), MaxStrings)
 	if !c.dec {
 		for i := range *v {
 			c.Str(&(*v)[i])
@@ -163,12 +163,19 @@ func (c *Coder) Strs(v *[]string) {
 	}
 }
 
-// count codes the length of a list. Each element takes at least a byte, so
-// that no count makes the decoder allocate more than it was sent.
-func (c *Coder) count(have int) int {
+// Bounds of lists: what is decoded takes more memory than what was sent, and
+// the sender is not trusted.
+const (
+	MaxList    = 1 << 16 // messages
+	MaxStrings = 1 << 18
+)
+
+// count codes the length of a list, each element of which takes at least a
+// byte.
+func (c *Coder) count(have, most int) int {
 	n := uint64(have)
 	c.Uint(&n)
-	if c.dec && n > uint64(len(c.b)) {
+	if c.dec && n > uint64(min(len(c.b), most)) {
 		c.bad = true
 	}
 	if c.bad {
@@ -197,7 +204,7 @@ func List[T any, P interface {
 	*T
 	Message
 }](c *Coder, v *[]T) {
-	n := c.count(len(*v))
+	n := c.count(len(*v), MaxList)
 	if c.dec {
 		*v = nil
 		for ; n > 0 && !c.bad; n-- { // grows as it goes: a T may be much larger than its byte
