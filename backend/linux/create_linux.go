@@ -336,7 +336,7 @@ func (m *making) startGuest() error {
 	case ownRange:
 		req.UIDs = []launch.Map{{Host: m.rt.firstID(m.box.slot), Size: rangeSize}}
 		req.GIDs = req.UIDs
-		req.Root = true
+		req.Root, req.Owner = true, m.rt.firstID(m.box.slot)
 	case helped:
 		// The ids are mapped when it is there.
 		req.Ambient, m.req.Become = true, true
@@ -408,6 +408,7 @@ func (m *making) setUp() error {
 	}
 	req.ReadOnly, req.Writable = spec.ReadOnlyRoot, []string{"/home", "/workspace"}
 	req.Filter = m.rt.filter
+	req.Shared = m.rt.host.ids.kind != ownRange
 	req.BootID = newUUID()
 	req.Tmp, req.Shm = tmpSize(spec.Limits), tmpSize(spec.Limits)/4
 	req.Dirs = []enter.Dir{{Path: "/workspace", Mode: 0o1777}, {Path: "/home", Mode: 0o755}}

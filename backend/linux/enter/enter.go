@@ -62,6 +62,10 @@ type Request struct {
 	// then has yet to become user 0.
 	Become bool
 
+	// Shared says that the host's user who owns the namespaces has others, and
+	// a life of its own.
+	Shared bool
+
 	// Filter is a seccomp program in the kernel's form; empty for none.
 	Filter []byte
 
@@ -148,6 +152,7 @@ func (m *Request) Fields(c *proto.Coder) {
 	c.Int(&m.Shm)
 	c.Str(&m.BootID)
 	c.Bool(&m.Become)
+	c.Bool(&m.Shared)
 	c.Bytes(&m.Filter)
 	proto.List(c, &m.Join)
 	proto.List(c, &m.Leave)

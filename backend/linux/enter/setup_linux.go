@@ -37,6 +37,7 @@ var steps = []struct {
 	{"join cgroups", (*setup).joinCgroups},
 	{"hold the cgroup from inside", (*setup).holdCgroup},
 	{"forbid nested namespaces", (*setup).forbidNesting},
+	{"leave some for others", (*setup).leaveSome},
 	{"bring up loopback", (*setup).loopback},
 	{"mask /proc", (*setup).maskProc},
 	{"make the root read-only", (*setup).readOnly},
@@ -181,6 +182,21 @@ func (s *setup) openSources() error {
 	return nil
 }
 
+// maxTerminals is how many pseudo-terminals a sandbox may have. All instances
+// of devpts but the host's own share what kernel.pty.max and kernel.pty.reserve
+// leave, 3072 in most kernels.
+const maxTerminals = 128
+
+// tmpfsSize is the option that bounds a tmpfs to size bytes, and the number of
+// its files, which are memory too.
+func tmpfsSize(size int64) string {
+	return "size=" + strconv.FormatInt(size, 10) + ",nr_inodes=" + strconv.FormatInt(maxFiles(size), 10)
+}
+
+// maxFiles is how many files a tmpfs of size bytes may have: one takes about a
+// kilobyte of the kernel's memory, which size does not bound.
+func maxFiles(size int64) int64 { return max(size/4096, 1024) }
+
 // newTmpfs makes a detached tmpfs of size bytes.
 func newTmpfs(size int64) (int, error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
@@ -189,6 +205,9 @@ func newTmpfs(size int64) (int, error) {
 	}
 	defer unix.Close(fs)
 	if err := unix.FsconfigSetString(fs, "size", strconv.FormatInt(size, 10)); err != nil {
+		return -1, err
+	}
+	if err := unix.FsconfigSetString(fs, "nr_inodes", strconv.FormatInt(maxFiles(size), 10)); err != nil {
 		return -1, err
 	}
 	if err := unix.FsconfigSetString(fs, "mode", "0755"); err != nil {
@@ -337,14 +356,14 @@ func (s *setup) mountDev() error {
 			return err
 		}
 	}
-	opt := "newinstance,ptmxmode=0666,mode=0620"
+	opt := "newinstance,ptmxmode=0666,mode=0620,max=" + strconv.Itoa(maxTerminals)
 	if !s.req.OneID {
 		opt += ",gid=5" // tty, as everywhere
 	}
 	if err := mountAt(dev, "pts", "devpts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, opt); err != nil {
 		return err
 	}
-	return mountAt(dev, "shm", "tmpfs", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size="+strconv.FormatInt(s.req.Shm, 10))
+	return mountAt(dev, "shm", "tmpfs", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,"+tmpfsSize(s.req.Shm))
 }
 
 // fixture shows a part of the fixtures, read-only, at a path of the new root.
@@ -386,7 +405,7 @@ func (s *setup) mountTmp() error {
 		return err
 	}
 	defer unix.Close(fd)
-	return unix.Mount("tmp", fdPath(fd), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size="+strconv.FormatInt(s.req.Tmp, 10))
+	return unix.Mount("tmp", fdPath(fd), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,"+tmpfsSize(s.req.Tmp))
 }
 
 // readOnly makes every layer read-only, after giving each writable tree a
@@ -511,6 +530,16 @@ func (s *setup) loopback() error {
 // without a user namespace.
 func (s *setup) forbidNesting() error {
 	return os.WriteFile("/proc/sys/user/max_user_namespaces", []byte("0"), 0)
+}
+
+// leaveSome bounds what the kernel counts per user across all namespaces, where
+// the sandbox has no user of its own to be charged: of 128 inotify instances
+// per user most are then left to its owner (namespaces(7), /proc/sys/user).
+func (s *setup) leaveSome() error {
+	if !s.req.Shared {
+		return nil
+	}
+	return os.WriteFile("/proc/sys/user/max_inotify_instances", []byte("32"), 0)
 }
 
 // What of /proc concerns the host rather than the sandbox. Absent ones are
@@ -666,7 +695,11 @@ func (s *setup) lowerLimits() error {
 	for _, l := range []struct {
 		resource int
 		most     uint64
-	}{{unix.RLIMIT_CORE, 1}, {unix.RLIMIT_RTPRIO, 0}, {unix.RLIMIT_NICE, 0}} {
+	}{
+		{unix.RLIMIT_CORE, 1}, {unix.RLIMIT_RTPRIO, 0}, {unix.RLIMIT_NICE, 0},
+		{unix.RLIMIT_SIGPENDING, 8192},    // and timers, which are as many pending signals
+		{unix.RLIMIT_MSGQUEUE, 256 << 10}, // a quarter or so of what a user mostly has
+	} {
 		var now unix.Rlimit
 		if err := unix.Prlimit(0, l.resource, nil, &now); err != nil {
 			return err

@@ -26,6 +26,14 @@ type Request struct {
 	UIDs []Map
 	GIDs []Map
 
+	// Owner, if not 0, is the host's user who owns the namespace and is
+	// charged for what is counted in it, which needs root. The kernel counts
+	// some things per user and adds what is taken in a namespace to the
+	// account of whoever made it (inotify instances, pending signals, timers,
+	// message queues): were that root, a sandbox could leave the host's root,
+	// and every other sandbox, without.
+	Owner int
+
 	// Root makes it user and group 0 of its namespace, with no other groups.
 	Root bool
 
@@ -59,6 +67,7 @@ func (m *Request) Fields(c *proto.Coder) {
 	c.Uint(&m.Flags)
 	proto.List(c, &m.UIDs)
 	proto.List(c, &m.GIDs)
+	c.Num(&m.Owner)
 	c.Bool(&m.Root)
 	c.Bool(&m.Ambient)
 	c.Bool(&m.Cgroup)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"syscall"
 
@@ -97,11 +98,44 @@ func start(program int, message []byte, files []int) (int, Answer, error) {
 	for _, fd := range files {
 		attr.Files = append(attr.Files, uintptr(fd))
 	}
+	back, err := actAs(req.Owner)
+	if err != nil {
+		return -1, Answer{}, err
+	}
 	pid, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(program), req.Args, attr)
+	back()
 	if err != nil {
 		return -1, Answer{}, err
 	}
 	return pidfd, Answer{PID: pid}, nil
+}
+
+// actAs makes this thread's effective user uid, with all the capabilities that
+// it has, and returns what undoes it. 0 changes nothing.
+func actAs(uid int) (back func(), err error) {
+	if uid == 0 {
+		return func() {}, nil
+	}
+	runtime.LockOSThread()
+	const noFixup = 1 << 2 // SECBIT_NO_SETUID_FIXUP, linux/securebits.h: a change of user takes no capability away
+	if err := unix.Prctl(unix.PR_SET_SECUREBITS, noFixup, 0, 0, 0); err != nil {
+		return nil, err
+	}
+	// By the thread alone: syscall's version changes them all.
+	set := func(uid int) error {
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
+			return errno
+		}
+		return nil
+	}
+	if err := set(uid); err != nil {
+		return nil, err
+	}
+	return func() {
+		if set(0) == nil {
+			runtime.UnlockOSThread() // else the thread ends with its goroutine
+		}
+	}, nil
 }
 
 func maps(ms []Map) []syscall.SysProcIDMap {

@@ -117,10 +117,10 @@ func memory(args []string) error {
 			}
 		}
 	case "dentries":
-		for i := range most * 4096 { // each takes some 200 bytes, the missing one's name included
+		for i := range most * 1024 { // each takes some 400 bytes, the missing one's name included
 			_, err := os.Lstat("/tmp/" + strings.Repeat("x", 200) + strconv.Itoa(i))
 			if err != nil && !os.IsNotExist(err) {
-				return done(i/4096, err)
+				return done(i/1024, err)
 			}
 		}
 	case "mappings":

@@ -47,8 +47,8 @@ func (w *Watch) Saw(id string) {
 	}
 }
 
-// Left returns what is still there of the sandboxes that were told of, and of
-// any other below the state folder, a line each. Processes that were killed a
+// Left returns what is still there of the sandboxes that were told of, and
+// what waits to be deleted below the state folder, a line each. Processes that were killed a
 // moment ago, and groups of theirs, get a while to go.
 func (w *Watch) Left() []string {
 	var left []string
@@ -98,6 +98,9 @@ func (w *Watch) look() []string {
 	for _, dir := range []string{"sandboxes", "trash"} {
 		entries, _ := os.ReadDir(filepath.Join(w.state, dir))
 		for _, e := range entries {
+			if dir == "sandboxes" && !w.ids[e.Name()] {
+				continue
+			}
 			add("file %s/%s", dir, e.Name())
 		}
 	}
@@ -105,11 +108,8 @@ func (w *Watch) look() []string {
 	return left
 }
 
-// ours reports whether text names the state folder or a sandbox.
+// ours reports whether text names a sandbox.
 func (w *Watch) ours(text string) bool {
-	if strings.Contains(text, w.state+"/") {
-		return true
-	}
 	for id := range w.ids {
 		if strings.Contains(text, id) {
 			return true
