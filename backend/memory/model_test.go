@@ -319,7 +319,9 @@ func FuzzWalk(f *testing.F) {
 
 // FuzzShell: no script brings the model down, and none outlives its timeout.
 func FuzzShell(f *testing.F) {
-	for _, s := range []string{"echo hi", "f() { f; }; f", "while :; do :; done", "cat <<E\n$(x)\nE", "exec 9>&1; kill -9 $$", "trap 'trap' 15; kill $$", "a=b c=$d e", "(( 1 / 0 ))", "${x:?}", "set -e; ! :", "x | y |& z & wait", "case a in a) break 9;; esac", "echo $((1<<-1)) {1..3} ~nobody \\"} {
+	for _, s := range []string{"echo hi", "f() { f; }; f", "while :; do :; done", "cat <<E\n$(x)\nE", "exec 9>&1; kill -9 $$", "trap 'trap' 15; kill $$", "a=b c=$d e", "(( 1 / 0 ))", "${x:?}", "set -e; ! :", "x | y |& z & wait", "case a in a) break 9;; esac", "echo $((1<<-1)) {1..3} ~nobody \\",
+		"()f{ f; }", "f() f; }\xeb", "<()", // found by fuzzing
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, script string) {

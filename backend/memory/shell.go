@@ -161,18 +161,19 @@ func (sh *shell) script(text string, tail bool) {
 	}
 	var held *syntax.Stmt // runs when it is known whether it is the last
 	for st, err := range sh.parser().StmtsSeq(strings.NewReader(text)) {
+		// The loop is never left: after some errors the parser yields once
+		// more, and would panic.
 		if held != nil {
 			sh.stmt(held, false)
 			held = nil
-			if sh.flow != goOn {
-				return
-			}
 		}
-		if err != nil {
+		switch {
+		case sh.flow != goOn:
+		case err != nil:
 			sh.syntaxError(err)
-			return
+		default:
+			held = st
 		}
-		held = st
 	}
 	if held != nil {
 		sh.stmt(held, tail)
@@ -219,12 +220,16 @@ func (sh *shell) interact(interactive bool) {
 	}
 	prompt()
 	parser := sh.parser()
-	for stmts, err := range parser.InteractiveSeq(oneByte{sh.p}) {
-		if err != nil {
+	over := false
+	for stmts, err := range parser.InteractiveSeq(oneByte{sh.p, &over}) {
+		switch { // the loop is never left, as in script
+		case over:
+			continue
+		case err != nil:
 			sh.syntaxError(err)
-			return
-		}
-		if parser.Incomplete() {
+			over = true
+			continue
+		case parser.Incomplete():
 			continue
 		}
 		for _, st := range stmts {
@@ -234,16 +239,28 @@ func (sh *shell) interact(interactive bool) {
 					sh.flow = goOn
 					break
 				}
-				return
+				over = true
+				break
 			}
 		}
-		prompt()
+		if !over {
+			prompt()
+		}
 	}
 }
 
-type oneByte struct{ p *Proc }
+// oneByte reads the standard input byte by byte until over is set.
+type oneByte struct {
+	p    *Proc
+	over *bool
+}
 
-func (r oneByte) Read(b []byte) (int, error) { return r.p.read(0, b[:1]) }
+func (r oneByte) Read(b []byte) (int, error) {
+	if *r.over {
+		return 0, io.EOF
+	}
+	return r.p.read(0, b[:1])
+}
 
 // configure sets up expansion.
 func (sh *shell) configure() {
@@ -252,6 +269,9 @@ func (sh *shell) configure() {
 		NoUnset: sh.nounset,
 		CmdSubst: func(w io.Writer, cs *syntax.CmdSubst) error {
 			return sh.substitute(w, cs.Stmts)
+		},
+		ProcSubst: func(*syntax.ProcSubst) (string, error) {
+			return "", errors.New("this shell does not know <(…)")
 		},
 	}
 	if !sh.noglob {
@@ -718,6 +738,10 @@ func (sh *shell) command(cmd syntax.Command, tail bool) {
 	case *syntax.CaseClause:
 		sh.caseClause(c, tail)
 	case *syntax.FuncDecl:
+		if c.Name == nil {
+			sh.stop(errors.New("a function has no name"))
+			return
+		}
 		sh.funcs[c.Name.Value] = c.Body
 		sh.last = 0
 	case *syntax.DeclClause:
