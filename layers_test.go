@@ -53,7 +53,7 @@ var layers = map[string]layer{
 	"guest/internal/tail": {imports: []string{"golang.org/x/sys/..."}},
 	"guest":               {imports: []string{"sandbox", "guest/proto", "guest/internal/...", "golang.org/x/sys/..."}, tests: []string{"guest/inside", "sandbox/sandboxtest"}},
 	"guest/inside":        {imports: []string{"guest/proto", "guest/internal/...", "golang.org/x/sys/..."}, tests: []string{"sandbox", "guest", "sandbox/sandboxtest"}},
-	"cmd/atoll-guest":     {imports: []string{"guest/inside", "guest/proto", "backend/linux/enter", "backend/linux/launch", "golang.org/x/sys/..."}},
+	"cmd/atoll-guest":     {imports: []string{"guest/inside", "guest/proto", "backend/linux/enter", "backend/linux/launch", "golang.org/x/sys/..."}, tests: []string{"guest", "sandbox"}},
 
 	// Shapes of protocols, their servers, and the Go SDK. An adapter knows
 	// neither another nor what makes its sandboxes.
