@@ -14,6 +14,7 @@ package main
 
 import (
 	"os"
+	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"unsafe"
@@ -107,4 +108,7 @@ func quiet() {
 			ignore(n)
 		}
 	}
+	// The runtime keeps its handlers of these, which then take no notice of
+	// one that a process sent.
+	signal.Ignore(unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE)
 }

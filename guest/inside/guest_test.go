@@ -47,9 +47,6 @@ func serve(mode string) {
 	}
 	p.MemoryWatch, _ = strconv.ParseInt(os.Getenv("ATOLL_TEST_MEMORY"), 10, 64)
 	p.PIDs, _ = strconv.Atoi(os.Getenv("ATOLL_TEST_PIDS"))
-	if m, err := os.ReadFile("/proc/self/uid_map"); err == nil && strings.Fields(string(m))[2] == "1" {
-		p.OneID = true
-	}
 	for _, kv := range os.Environ() {
 		if rest, ok := cutPrefix(kv, "PLACE_"); ok {
 			k, v, _ := cut(rest)

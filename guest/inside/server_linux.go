@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,7 +46,8 @@ type Place struct {
 	User    string            // whom they run as; "" is whom the server runs as
 
 	// OneID says that there is one user id only: every known name stands for
-	// it. It holds in any case for a server that does not run as root.
+	// it. It holds in any case for a server that does not run as root, and
+	// without a Setup is found out.
 	OneID bool
 
 	// Cgroup is the directory of a cgroup (v2) that processes are born in;
@@ -125,6 +127,10 @@ func New(cfg Config) (*Server, error) {
 		conns: make(map[int]*conn),
 	}
 	s.mark.init()
+	// Before the set-up: it may take /proc away, or the right to write there.
+	if fd, err := unix.Open("/proc/self/oom_score_adj", unix.O_WRONLY|unix.O_CLOEXEC, 0); err == nil {
+		s.score = fd
+	}
 	return s, nil
 }
 
@@ -157,7 +163,9 @@ func (s *Server) Listen(fd int) error {
 func (s *Server) Loop() error {
 	runtime.LockOSThread()
 	if s.cfg.Setup == nil {
-		if err := s.settle(s.cfg.Place); err != nil {
+		p := s.cfg.Place
+		p.OneID = p.OneID || oneID()
+		if err := s.settle(p); err != nil {
 			return err
 		}
 	}
@@ -280,9 +288,6 @@ func (s *Server) settle(p Place) error {
 	for k, v := range p.Env {
 		s.place.env = append(s.place.env, k+"="+v)
 	}
-	if fd, err := unix.Open("/proc/self/oom_score_adj", unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
-		s.score = fd
-	}
 	if p.MemoryWatch > 0 {
 		go s.watchMemory(p.MemoryWatch)
 	}
@@ -310,6 +315,13 @@ func (s *Server) tidy() {
 	}
 	s.tidying.Store(false)
 	debug.FreeOSMemory()
+}
+
+// oneID reports whether the user namespace maps a single user.
+func oneID() bool {
+	b, err := readRegular("/proc/self/uid_map", 4096)
+	f := strings.Fields(string(b))
+	return err == nil && len(f) == 3 && f[2] == "1"
 }
 
 // setup answers "setup".
