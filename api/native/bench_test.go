@@ -80,10 +80,14 @@ func (f plainFiles) Write(_ context.Context, path string, src io.Reader, _ sandb
 	return sandbox.FileInfo{}, os.Rename(tmp.Name(), filepath.Join(f.dir, path))
 }
 
-type plainFile struct{ *os.File }
+// plainFile is a file that can be read and no more, as those of a guest are.
+type plainFile struct{ f *os.File }
+
+func (f plainFile) Read(p []byte) (int, error) { return f.f.Read(p) }
+func (f plainFile) Close() error               { return f.f.Close() }
 
 func (f plainFile) Info() sandbox.FileInfo {
-	fi, _ := f.Stat()
+	fi, _ := f.f.Stat()
 	return sandbox.FileInfo{Size: fi.Size(), Time: fi.ModTime()}
 }
 

@@ -8,14 +8,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
 
+	"github.com/atoll-run/atoll/api/gate"
+	"github.com/atoll-run/atoll/api/native"
+	"github.com/atoll-run/atoll/backend/memory"
+	"github.com/atoll-run/atoll/client"
 	"github.com/atoll-run/atoll/sandbox"
 	wire "github.com/atoll-run/atoll/wire/native"
 )
@@ -457,6 +464,103 @@ func TestRanges(t *testing.T) {
 			t.Errorf("%q %q: got %d %q %q, %v", c.query, c.header, res.StatusCode, b, res.Header.Get("Content-Range"), err)
 		}
 	}
+}
+
+func TestHead(t *testing.T) {
+	s := newServer(t)
+	sb, box := s.sandbox(t)
+	if err := sandbox.WriteFile(t.Context(), sb, "/tmp/ä\xff", []byte("0123456789")); err != nil {
+		t.Fatal(err)
+	}
+	res := s.do(t, "HEAD", box+"/files?path=/tmp/%C3%A4%FF", nil, nil)
+	if res.StatusCode != 200 || res.ContentLength != 10 {
+		t.Errorf("got status %d, %d bytes", res.StatusCode, res.ContentLength)
+	}
+	var fi wire.FileInfo
+	h := res.Header.Get(wire.HeaderFile)
+	if err := json.Unmarshal([]byte(h), &fi); err != nil || fi.Name != "ä\xff" || fi.Size != 10 {
+		t.Errorf("got %q, %v", h, err)
+	}
+	for i := range len(h) {
+		if h[i] < ' ' || h[i] > '~' {
+			t.Errorf("the header has the byte %d", h[i])
+		}
+	}
+}
+
+// No token, no environment, no argument, no output and no content of a file is
+// ever in the log, and no cause of an error in an answer.
+func TestLogHasNoSecrets(t *testing.T) {
+	var log lockedBuffer
+	logger := slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	g, err := gate.New(gate.Config{Token: token, Log: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt := memory.New(memory.Config{})
+	defer rt.Close()
+	api := native.New(failing{rt}, native.Config{Log: logger})
+	defer api.Close()
+	srv := httptest.NewUnstartedServer(nil)
+	srv.Config = gate.Server(g.Guard(api, api.Refuse, gate.Bearer), logger)
+	srv.Start()
+	defer srv.Close()
+	c, err := client.New(client.Config{Host: srv.URL, Token: token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const secret = "s3cr3t"
+	ctx := t.Context()
+	sb, err := c.Create(ctx, sandbox.Spec{Env: map[string]string{"KEY": secret}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sandbox.Run(ctx, sb, sandbox.Cmd{Args: []string{"sh", "-c", "echo " + secret}, Env: map[string]string{"OTHER": secret}})
+	sandbox.Run(ctx, sb, sandbox.Cmd{Args: []string{"no-such-program", secret}})
+	sandbox.Run(ctx, sb, sandbox.Cmd{Args: []string{"true"}, Env: map[string]string{"A=": secret}})
+	sandbox.WriteFile(ctx, sb, "/no/such/dir", []byte(secret))
+	c.Create(ctx, sandbox.Spec{Env: map[string]string{"KEY": secret}, Image: "nonsense"})
+	_, err = c.Create(ctx, sandbox.Spec{Image: "fail"})
+	if sandbox.KindOf(err) != sandbox.Internal || strings.Contains(err.Error(), "/host/path") {
+		t.Errorf("got %v", err)
+	}
+	if !strings.Contains(log.String(), "/host/path") {
+		t.Errorf("the log has no cause: %s", log.String())
+	}
+	for _, s := range []string{secret, token} {
+		if strings.Contains(log.String(), s) {
+			t.Errorf("the log has %q: %s", s, log.String())
+		}
+	}
+}
+
+// failing fails to make sandboxes of the image "fail", in a way that only the
+// operator may know.
+type failing struct{ sandbox.Runtime }
+
+func (f failing) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+	if spec.Image == "fail" {
+		return nil, errors.New("open /host/path: permission denied")
+	}
+	return f.Runtime.Create(ctx, spec)
+}
+
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer // guarded by mu
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }
 
 // An upload that does not arrive whole changes nothing, whichever way it
