@@ -23,6 +23,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/atoll-run/atoll/api/gate"
 	"github.com/atoll-run/atoll/sandbox"
@@ -200,10 +201,28 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, rt Route) {
 	}
 	defer a.leave(name)
 	defer context.AfterFunc(a.life, func() { cancel(errClosing) })()
+	defer a.hurry(ctx, w)()
 	c := &call{api: a, w: w, r: r, name: name, ctx: ctx}
 	common(w, c.name)
 	if err := c.handle(rt); err != nil {
 		c.answer(err)
+	}
+}
+
+// hurry makes what is written to w after the end of ctx fail soon if the
+// caller does not read it, so that nobody can keep a call from ending. The
+// returned function undoes that, since the connection may serve other calls.
+func (a *API) hurry(ctx context.Context, w http.ResponseWriter) (done func()) {
+	rc, hurried := http.NewResponseController(w), make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(hurried)
+		rc.SetWriteDeadline(time.Now().Add(lingerTimeout))
+	})
+	return func() {
+		if !stop() {
+			<-hurried
+			rc.SetWriteDeadline(time.Time{})
+		}
 	}
 }
 

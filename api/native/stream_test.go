@@ -408,6 +408,29 @@ func TestCloseEndsStreams(t *testing.T) {
 	quiet(t, s, sb)
 }
 
+// A caller that reads nothing of what it asked for cannot hold up Close, nor
+// the killing of its process.
+func TestCloseWaitsForNoReader(t *testing.T) {
+	s := newServer(t)
+	sb, box := s.sandbox(t)
+	if err := sandbox.WriteFile(t.Context(), sb, "/tmp/f", make([]byte, 64<<20)); err != nil {
+		t.Fatal(err)
+	}
+	const endless = `{"args":["sh","-c","while :; do cat /tmp/f; done"]}`
+	for _, accept := range []string{wire.Frames, wire.NDJSON} {
+		s.do(t, "POST", box+"/exec", strings.NewReader(endless), []string{"Accept", accept})
+	}
+	s.do(t, "GET", box+"/files?path=/tmp/f", nil, nil)
+	for _, protocol := range []string{"websocket", wire.UpgradeExec} {
+		c := s.upgrade(t, box+"/exec", protocol)
+		defer c.Close()
+		c.Write(wire.Frame(wire.FrameStart, []byte(endless)))
+	}
+	busy(t, s, sb)
+	s.api.Close()
+	quiet(t, s, sb)
+}
+
 func TestDialUpgraded(t *testing.T) {
 	s := newServer(t)
 	sb, box := s.sandbox(t)
