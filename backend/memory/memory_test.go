@@ -36,5 +36,6 @@ func TestContract(t *testing.T) {
 			return memory.New(memory.Config{Programs: map[string]memory.Program{"echo-server": echo}})
 		},
 		Listen: func(port int) []string { return []string{"echo-server", strconv.Itoa(port)} },
+		Source: func(t *testing.T) string { return "/srv/" + t.Name() },
 	})
 }

@@ -198,7 +198,6 @@ type plan struct {
 	fds     map[int]*file // nil: the parent's
 	group   bool          // becomes the leader of a group
 	session bool          // becomes the leader of a session, without a terminal
-	exec    bool          // another program: what was caught is default again
 }
 
 // fork makes a child of p. The mutex is held.

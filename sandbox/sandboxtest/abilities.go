@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"time"
 
 	"github.com/atoll-run/atoll/sandbox"
 )
@@ -70,6 +71,10 @@ var abilityClaims = []claim{
 		if err == nil {
 			t.wait(proc)
 		}
+		if d, ok := sb.(sandbox.Detacher); ok {
+			_, err := d.StartDetached(t.ctx, sandbox.Cmd{Args: []string{"true"}}, sandbox.DetachOptions{})
+			t.kind("StartDetached", err, "", sandbox.Unavailable, sandbox.Unsupported)
+		}
 		t.ok("Write", sandbox.WriteFile(t.ctx, sb, "/tmp/f", []byte("x")))
 		b, err := sandbox.ReadFile(t.ctx, sb, "/tmp/f", 10)
 		if err != nil || string(b) != "x" {
@@ -88,7 +93,12 @@ var abilityClaims = []claim{
 		t.ok("Start", err)
 		other, err := sb.Start(t.ctx, sandbox.Cmd{Args: []string{"sleep", "3600"}})
 		t.ok("Start", err)
+		timed, err := sb.Start(t.ctx, sandbox.Cmd{Args: []string{"sleep", "3600"}, Timeout: time.Second})
+		t.ok("Start", err)
 		t.ok("Pause", p.Pause(t.ctx))
+		if exit, err := t.wait(timed); err != nil || exit.Reason != sandbox.TimedOut {
+			t.errorf("in a paused sandbox the time ran out with %+v, %v", exit, err)
+		}
 		cancel()
 		_, err = t.wait(proc)
 		t.canceled("Wait in a paused sandbox", err)

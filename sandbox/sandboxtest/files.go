@@ -387,8 +387,9 @@ var fileClaims = []claim{
 		var wg sync.WaitGroup
 		var werr error
 		wg.Go(func() {
-			for i := 0; i < 20 && !stop.Load(); i++ {
-				if err := sandbox.WriteFile(t.ctx, t.sb, path, bytes.Repeat([]byte{byte('a' + i%26)}, size-i*1000)); err != nil {
+			for n := 0; n < times(20) && !stop.Load(); n++ {
+				i := n % 26
+				if err := sandbox.WriteFile(t.ctx, t.sb, path, bytes.Repeat([]byte{byte('a' + i)}, size-i*1000)); err != nil {
 					werr = err
 					return
 				}

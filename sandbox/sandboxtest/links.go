@@ -134,7 +134,7 @@ var linkClaims = []claim{
 		t.sh("mkdir dir; echo inside > dir/host-secret; ln -s " + hostDir + " evil")
 		p := t.start(sandbox.Cmd{Args: []string{"sh", "-c", "while [ ! -e stop ]; do mv dir d; mv evil dir; mv dir evil; mv d dir; done"}, Dir: t.dir()})
 		f := t.sb.Files()
-		for range 100 {
+		for range times(100) {
 			if b, err := sandbox.ReadFile(t.ctx, t.sb, t.dir()+"/dir/host-secret", 100); err == nil && string(b) == "secret of the host" {
 				t.errorf("Open gave the host's file")
 				break

@@ -140,7 +140,7 @@ var processClaims = []claim{
 		}
 	}},
 	{name: "WaitComesAfterTheOutput", says: "Wait returns when the process has exited and everything that it wrote itself has been handed over; nothing is written after it.", shell: true, check: func(t *T) {
-		var outs [10]sink
+		outs := make([]sink, times(10))
 		for i := range outs {
 			out := &outs[i]
 			p := t.start(sandbox.Cmd{Args: []string{"sh", "-c", "(sleep 0.02; echo late; sleep 0.02; echo later) & printf %65000s x; echo end"}, Stdout: &slowly{w: out}})
@@ -154,7 +154,7 @@ var processClaims = []claim{
 			}
 		}
 		t.never("the Writer was used after Wait had returned", func() bool {
-			return used(outs[:])
+			return used(outs)
 		})
 	}},
 	{name: "SlowWriterSlowsTheProcess", says: "Output goes to writers, and a slow writer slows the process.", shell: true, check: func(t *T) {

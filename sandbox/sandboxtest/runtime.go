@@ -3,6 +3,7 @@ package sandboxtest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -358,7 +359,8 @@ var runtimeClaims = []claim{
 			t.errorf("Create with an ended context returned %s", sb.ID())
 			sb.Remove(t.ctx)
 		}
-		for i := range 12 {
+		for i := range times(12) {
+			i %= 12
 			ctx, cancel := context.WithCancel(t.ctx)
 			go func() {
 				time.Sleep(time.Duration(i*i) * 100 * time.Microsecond)
@@ -425,6 +427,60 @@ var runtimeClaims = []claim{
 		t.t.Setenv("SUITE_HOST_SECRET", "secret")
 		if r := t.run("env"); strings.Contains(string(r.Stdout), "SUITE_HOST_SECRET") {
 			t.errorf("env has the host's variable: %q", r.Stdout)
+		}
+	}},
+	{name: "EnvIsNotShown", says: "It may hold secrets: it is never logged, listed or written to state.", check: func(t *T) {
+		sb := t.create(func(s *sandbox.Spec) { s.Env = map[string]string{"SUITE_TOKEN": "suite-secret-value"} })
+		i, err := sb.Info(t.ctx)
+		t.ok("Info", err)
+		all := fmt.Sprintf("%+v", i)
+		for l, err := range t.rt.List(t.ctx) {
+			t.ok("List", err)
+			all += fmt.Sprintf("%+v", l)
+		}
+		if strings.Contains(all, "suite-secret-value") {
+			t.errorf("Info or List shows the environment: %s", all)
+		}
+	}},
+	{name: "MountsShowTheSource", says: "A Mount shows a directory or file of the host in the sandbox; default: the sandbox may write.", shell: true, check: func(t *T) {
+		if t.Source == nil {
+			t.lack()
+		}
+		m := []sandbox.Mount{{Source: t.Source(t.t), Target: "/mnt/suite"}}
+		a := t.create(func(s *sandbox.Spec) { s.Mounts = m })
+		b := t.create(func(s *sandbox.Spec) { s.Mounts = m })
+		if i, err := a.Info(t.ctx); err != nil || !slices.Equal(i.Mounts, m) {
+			t.errorf("Info says %v, %v, want %v", i.Mounts, err, m)
+		}
+		if r := t.capture(a, sandbox.Cmd{Args: []string{"sh", "-c", "echo one > /mnt/suite/by-process"}}); !r.Success() {
+			t.errorf("a process cannot write: %+v, %s", r.Exit, r.Stderr)
+		}
+		t.ok("Write", sandbox.WriteFile(t.ctx, a, "/mnt/suite/by-files", []byte("two")))
+		if r := t.capture(b, sandbox.Cmd{Args: []string{"cat", "/mnt/suite/by-process", "/mnt/suite/by-files"}}); string(r.Stdout) != "one\ntwo" {
+			t.errorf("another sandbox with the same source sees %q, %s", r.Stdout, r.Stderr)
+		}
+		if c, err := sandbox.ReadFile(t.ctx, b, "/mnt/suite/by-process", 100); err != nil || string(c) != "one\n" {
+			t.errorf("Open in the other sandbox: %q, %v", c, err)
+		}
+		t.ok("Remove", a.Remove(t.ctx))
+		if _, err := b.Files().Stat(t.ctx, "/mnt/suite/by-files"); err != nil {
+			t.errorf("with the sandbox went the source's file: %v", err)
+		}
+	}},
+	{name: "ReadOnlyMountsAreReadOnly", says: "ReadOnly: the sandbox may not write.", shell: true, check: func(t *T) {
+		if t.Source == nil {
+			t.lack()
+		}
+		m := []sandbox.Mount{{Source: t.Source(t.t), Target: "/mnt/suite", ReadOnly: true}}
+		sb := t.create(func(s *sandbox.Spec) { s.Mounts = m })
+		if r := t.capture(sb, sandbox.Cmd{Args: []string{"sh", "-c", "echo x > /mnt/suite/f"}}); r.Success() {
+			t.errorf("a process can write")
+		}
+		t.kind("Write", sandbox.WriteFile(t.ctx, sb, "/mnt/suite/g", []byte("x")), "", sandbox.Denied)
+		t.kind("Mkdir", sb.Files().Mkdir(t.ctx, "/mnt/suite/d", sandbox.MkdirOptions{}), "", sandbox.Denied)
+		t.kind("Chmod", sb.Files().Chmod(t.ctx, "/mnt/suite", 0o700), "", sandbox.Denied)
+		for i, err := range sb.Files().List(t.ctx, "/mnt/suite") {
+			t.errorf("List: %+v, %v, want nothing", i, err)
 		}
 	}},
 	{name: "WorkdirIsMade", says: "Workdir is where processes start. It is made if it is not there.", check: func(t *T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"runtime"
 	"slices"
 	"strconv"
@@ -47,6 +48,11 @@ type Config struct {
 	// idle connections and the like.
 	Settle func()
 
+	// Source, if the backend can mount, returns a directory of the host that
+	// a Spec may mount, as Mount.Source has it. It is called for each claim
+	// that needs one.
+	Source func(t *testing.T) string
+
 	// Leaks are more goroutines that may stay.
 	Leaks []goleak.Option
 
@@ -82,11 +88,26 @@ func claims() []claim {
 	return slices.Concat(runtimeClaims, processClaims, treeClaims, terminalClaims, fileClaims, linkClaims, detachClaims, abilityClaims)
 }
 
+// soak asks for the long forms: the same claims, and where they race against
+// something, many more times.
+var soak = os.Getenv("ATOLL_SOAK") != ""
+
+// times returns n, or many more.
+func times(n int) int {
+	if soak {
+		return 50 * n
+	}
+	return n
+}
+
 // Run checks every claim as a subtest of t, and prints how many hold.
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	if c.Patience == 0 {
 		c.Patience = time.Minute
+	}
+	if soak {
+		c.Patience *= 30
 	}
 	known := make(map[string]bool)
 	for _, cl := range claims() {
