@@ -290,6 +290,9 @@ func TestAbuseExhaustion(t *testing.T) {
 		}},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
+			if kind.name == "pipebuffers" && !sibling.info.Isolation.Holds(sandbox.OwnIDs) {
+				t.Skip("the pages of pipes are counted per id of the host's, and the sandbox has its owner's: see SECURITY.md")
+			}
 			if kind.host != nil {
 				if err := kind.host(); err != nil {
 					t.Skipf("the host has none before: %v", err)

@@ -107,8 +107,15 @@ func (m *making) findImage() (err error) {
 	if m.spec.Network == sandbox.NetworkOn {
 		return sandbox.Errorf(sandbox.Unsupported, "network", "this backend has no network to give yet").WithHint("leave it off")
 	}
-	m.img, err = m.rt.image(m.spec.Image)
-	return err
+	if m.img, err = m.rt.image(m.spec.Image); err != nil {
+		return err
+	}
+	for _, l := range m.img.layers {
+		if l.file != nil {
+			m.ours = append(m.ours, l.file)
+		}
+	}
+	return nil
 }
 
 func (m *making) reserveIDs() (err error) {
@@ -187,7 +194,7 @@ func orElse(s, other string) string {
 
 func (m *making) makeFolder() error {
 	dir := m.box.dir
-	if err := os.Mkdir(dir, 0o711); err != nil {
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
 	m.undo.add(func() error { return m.rt.discard(dir, m.box.slot) })
@@ -285,7 +292,7 @@ func (m *making) openLayers() error {
 	}
 	m.req.Fixtures = m.source(s)
 	for _, l := range m.img.layers {
-		s, err := m.tree(l.dir, treeOptions{shift: true, readOnly: true})
+		s, err := m.tree(l.dir, treeOptions{shift: true, readOnly: true, file: l.file})
 		if err != nil {
 			return fmt.Errorf("%s: %w", l.dir, err)
 		}

@@ -24,9 +24,10 @@ type image struct {
 
 // An imageLayer is an overlay's lower directory on the host.
 type imageLayer struct {
-	target string // "/", "/usr"
-	name   string // of its writable part in the volume
-	dir    string // on the host
+	target string   // "/", "/usr"
+	name   string   // of its writable part in the volume
+	dir    string   // on the host
+	file   *os.File // that directory, where a Spec named it; closed by who made it with Create
 }
 
 // hostDirs are the host's directories that image host shows, where they are
@@ -65,17 +66,15 @@ func (rt *Runtime) image(name string) (*image, error) {
 		if err := sandbox.CheckPath("image", dir); err != nil {
 			return nil, err
 		}
-		st, err := os.Stat(dir)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && !st.IsDir() {
+		f, real, st, err := rt.openAllowed("image", dir)
+		if err != nil {
+			return nil, err
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			f.Close()
 			return nil, sandbox.Errorf(sandbox.NotExist, "image", "%q is not a folder", name).WithHint("give the folder of an unpacked root file system")
 		}
-		if err != nil {
-			return nil, &sandbox.Error{Kind: sandbox.Denied, Field: "image", Msg: fmt.Sprintf("%q cannot be read", name), Err: err}
-		}
-		if real, err := filepath.EvalSymlinks(dir); err != nil || real == "/" || rt.inState(real) {
-			return nil, sandbox.Errorf(sandbox.Denied, "image", "%q cannot be an image", name).WithHint("give the folder of an unpacked root file system")
-		}
-		return &image{name: name, layers: []imageLayer{{target: "/", name: "root", dir: dir}}}, nil
+		return &image{name: name, layers: []imageLayer{{target: "/", name: "root", dir: real, file: f}}}, nil
 	}
 	return nil, sandbox.Errorf(sandbox.NotExist, "image", "there is no image %q", name).WithHint("use host, or dir:/path for an unpacked root file system")
 }

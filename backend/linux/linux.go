@@ -51,9 +51,10 @@ type Config struct {
 	// Runtimes. "" is State/cache.
 	Cache string
 
-	// MountRoots are the host's folders below which a Spec may mount. None
-	// means that no mount is allowed; "/" allows all but the host's vital
-	// parts, the state folder and engine sockets, which are never mounted.
+	// MountRoots are the host's folders below which a Spec may mount, and take
+	// an image "dir:…" from. None means that neither is allowed; "/" allows all
+	// but the host's vital parts, the state folder and engine sockets, which
+	// are never shown.
 	MountRoots []string
 
 	// Guest is the guest program's file; "" is the one built into this

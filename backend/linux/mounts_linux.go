@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -42,51 +43,63 @@ func (m *making) checkMounts() error {
 }
 
 func (rt *Runtime) openMount(want sandbox.Mount) (mount, error) {
-	denied := func(format string, args ...any) *sandbox.Error {
-		return sandbox.Errorf(sandbox.Denied, "mounts.source", format, args...)
-	}
-	if len(rt.cfg.MountRoots) == 0 {
-		return mount{}, denied("no mounts are allowed here").WithHint("start the daemon with --allow-mount DIR")
-	}
-	fd, err := unix.Open(want.Source, unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err == unix.ENOENT || err == unix.ENOTDIR {
-		return mount{}, sandbox.Errorf(sandbox.NotExist, "mounts.source", "%q is not there", want.Source).WithHint("make it first")
-	}
+	f, real, st, err := rt.openAllowed("mounts.source", want.Source)
 	if err != nil {
-		return mount{}, &sandbox.Error{Kind: sandbox.Denied, Field: "mounts.source", Msg: fmt.Sprintf("%q cannot be opened", want.Source), Err: err}
-	}
-	mt := mount{Mount: want, file: os.NewFile(uintptr(fd), want.Source)}
-	ok := false
-	defer func() {
-		if !ok {
-			mt.file.Close()
-		}
-	}()
-	if mt.real, err = os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err != nil {
 		return mount{}, err
 	}
-	if err := unix.Fstat(fd, &mt.stat); err != nil {
-		return mount{}, err
-	}
-	switch mt.stat.Mode & unix.S_IFMT {
+	mt := mount{Mount: want, file: f, real: real, stat: st}
+	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 	case unix.S_IFREG:
 		mt.isFile = true
 	default:
-		return mount{}, denied("%q is neither a folder nor a file", want.Source)
+		f.Close()
+		return mount{}, sandbox.Errorf(sandbox.Denied, "mounts.source", "%q is neither a folder nor a file", want.Source)
 	}
-	for _, dir := range append(never, rt.cfg.State) {
-		if within(mt.real, dir) || within(dir, mt.real) {
-			return mount{}, denied("%q is never mounted", want.Source)
+	return mt, nil
+}
+
+// openAllowed opens (O_PATH) what a Spec names of the host's files, and says
+// where it really is. field is the part of the Spec that names it.
+func (rt *Runtime) openAllowed(field, name string) (_ *os.File, real string, st unix.Stat_t, err error) {
+	denied := func(format string, args ...any) *sandbox.Error {
+		return sandbox.Errorf(sandbox.Denied, field, format, args...)
+	}
+	if len(rt.cfg.MountRoots) == 0 {
+		return nil, "", st, denied("nothing of the host's may be shown here").WithHint("start the daemon with --allow-mount DIR")
+	}
+	fd, err := unix.Open(name, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err == unix.ENOENT || err == unix.ENOTDIR {
+		return nil, "", st, sandbox.Errorf(sandbox.NotExist, field, "%q is not there", name).WithHint("make it first")
+	}
+	if err != nil {
+		return nil, "", st, &sandbox.Error{Kind: sandbox.Denied, Field: field, Msg: fmt.Sprintf("%q cannot be opened", name), Err: err}
+	}
+	f := os.NewFile(uintptr(fd), name)
+	ok := false
+	defer func() {
+		if !ok {
+			f.Close()
+		}
+	}()
+	if real, err = os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err != nil {
+		return nil, "", st, err
+	}
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, "", st, err
+	}
+	for _, dir := range slices.Concat(never, []string{rt.cfg.State, rt.cfg.Cache}) {
+		if within(real, dir) || within(dir, real) {
+			return nil, "", st, denied("%q is never shown", name)
 		}
 	}
 	for _, root := range rt.cfg.MountRoots {
-		if real, err := filepath.EvalSymlinks(root); err == nil && within(mt.real, real) {
+		if root, err := filepath.EvalSymlinks(root); err == nil && within(real, root) {
 			ok = true
-			return mt, nil
+			return f, real, st, nil
 		}
 	}
-	return mount{}, denied("%q is not below a folder from which mounts are allowed", want.Source)
+	return nil, "", st, denied("%q is not below a folder from which mounts are allowed", name)
 }
 
 // openMounts makes the detached mounts. On the host's side the sandbox's user

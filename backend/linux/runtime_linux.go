@@ -70,8 +70,11 @@ func New(cfg Config) (_ *Runtime, err error) {
 	var undo undo
 	defer undo.unless(&err)
 
-	for _, dir := range []string{cfg.State, rt.path("sandboxes"), rt.path("trash"), cfg.Cache} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
+	for _, dir := range []struct {
+		path string
+		mode os.FileMode
+	}{{cfg.State, 0o711}, {cfg.Cache, 0o711}, {rt.path("sandboxes"), 0o700}, {rt.path("trash"), 0o700}} {
+		if err := os.MkdirAll(dir.path, dir.mode); err != nil {
 			return nil, fmt.Errorf("state: %w", err)
 		}
 	}
@@ -123,12 +126,7 @@ func (rt *Runtime) path(elem ...string) string {
 	return filepath.Join(append([]string{rt.cfg.State}, elem...)...)
 }
 
-// inState reports whether a real path is the state folder, lies in it, or
-// contains it.
-func (rt *Runtime) inState(p string) bool {
-	return within(p, rt.cfg.State) || within(rt.cfg.State, p)
-}
-
+// within reports whether p is dir or lies in it; both are clean.
 func within(p, dir string) bool {
 	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
 }

@@ -18,6 +18,7 @@ type treeOptions struct {
 	shift    bool // user 0 of the host's disk is user 0 of the sandbox, and so on
 	readOnly bool
 	users    *os.File // the user namespace that shifts; nil is the sandbox's own
+	file     *os.File // the directory, if it is held (O_PATH): what its path leads to by now does not count
 }
 
 // tree makes dir a source of the sandbox's. Root makes a detached mount of
@@ -26,10 +27,17 @@ type treeOptions struct {
 func (m *making) tree(dir string, opt treeOptions) (enter.Source, error) {
 	if m.rt.host.ids.kind != ownRange {
 		var st unix.Stat_t
-		if err := unix.Stat(dir, &st); err != nil {
+		if opt.file != nil {
+			if err := unix.Fstat(int(opt.file.Fd()), &st); err != nil {
+				return enter.Source{}, err
+			}
+		} else if err := unix.Stat(dir, &st); err != nil {
 			return enter.Source{}, err
 		}
 		return enter.Source{File: -1, Path: dir, Dev: uint64(st.Dev), Ino: st.Ino}, nil
+	}
+	if opt.file != nil {
+		return m.detached(opt.file, opt, 0)
 	}
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
