@@ -212,7 +212,7 @@ func startDaemon(ctx context.Context, program, backend, dir string) (*daemon, er
 		return nil, err
 	}
 	defer log.Close()
-	d.cmd = exec.Command(program, "serve", "--listen", "127.0.0.1:0", "--state", filepath.Join(dir, "state"), "--backend", backend, "--remove-on-exit")
+	d.cmd = exec.Command(program, "serve", "--listen", "127.0.0.1:0", "--state", filepath.Join(dir, "state"), "--backend", backend, "--allow-mount", "/", "--remove-on-exit")
 	d.cmd.Env = append(os.Environ(), "ATOLL_TOKEN="+d.token)
 	d.cmd.Stderr = log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
