@@ -871,3 +871,30 @@ func TestBadNames(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkCreate makes and removes a group with all limits.
+func BenchmarkCreate(b *testing.B) {
+	if os.Geteuid() != 0 {
+		b.Skip("making groups at the top needs root")
+	}
+	h, err := Detect(Options{Parent: fmt.Sprintf("/atoll-test-%d", os.Getpid())})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer h.Close()
+	if h.Mode == None {
+		b.Skip(h.Why)
+	}
+	for b.Loop() {
+		g, err := h.Create(newID(), sandbox.Limits{Memory: 256 << 20, PIDs: 100, CPU: 1}, 100000)
+		if err == nil {
+			err = g.Settle()
+		}
+		if err == nil {
+			err = g.Remove(b.Context())
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}

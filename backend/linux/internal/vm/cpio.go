@@ -81,7 +81,11 @@ func (a *archive) file(name, here string) {
 		return
 	}
 	a.dir(path.Dir(name))
-	a.header(name, 0o100000|uint32(st.Mode().Perm()), st.Size())
+	mode := 0o100000 | uint32(st.Mode().Perm())
+	if st.Mode()&os.ModeSetuid != 0 {
+		mode |= 0o4000
+	}
+	a.header(name, mode, st.Size())
 	n, err := io.Copy(a.w, io.LimitReader(f, st.Size()))
 	a.n += n
 	if err == nil && n < st.Size() {

@@ -199,7 +199,7 @@ truncate -s %dM /disk
 mke2fs -q -F -m 0 /disk >/dev/null
 mount -t ext4 -o loop,noatime /disk /new || exec reboot -f
 cp -a /bin /etc /root /tests /run.sh /new/ 2>/dev/null
-[ -d /files ] && cp -a /files/. /new/
+[ -d /files ] && cp -a --remove-destination /files/. /new/
 mkdir -p /new/dev /new/proc /new/sys /new/tmp /new/usr /new/var/tmp /new/run /new/mnt /new/home
 chmod 1777 /new/tmp /new/var/tmp
 rm -rf /tests /files

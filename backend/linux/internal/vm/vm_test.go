@@ -86,6 +86,19 @@ func build(t *testing.T, pkg string) string {
 	return to
 }
 
+// program makes a static program of this module.
+func program(t *testing.T, pkg string) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), "program")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", to, "./"+pkg)
+	cmd.Dir = root(t)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", pkg, err, out)
+	}
+	return to
+}
+
 var verdict = regexp.MustCompile(`(?m)^\s*--- (PASS|FAIL|SKIP): (\S+)`)
 
 // report makes each test of a program in the machine a subtest of t.
@@ -131,6 +144,82 @@ func TestV2(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestLinuxV2 has the whole backend hold the suite there, and those of its
+// abuse tests that are about what the kernel keeps. With ATOLL_SOAK it runs
+// all of them; ATOLL_VM_RUN is another choice.
+func TestLinuxV2(t *testing.T) {
+	m := machine(t)
+	m.Memory = 2048
+	m.Modules = []string{"overlay"}
+	m.Files = userland(t, "sh", "sleep", "nohup", "setsid", "perl", "ls", "cat", "stat", "env", "id", "dd", "head", "tail", "seq", "timeout",
+		"mkfifo", "mkdir", "rm", "tr", "sort", "mkfs.ext4", "newuidmap", "newgidmap")
+	m.Files["/opt/atoll-guest"] = program(t, "cmd/atoll-guest")
+	m.Files["/opt/abuse"] = program(t, "backend/linux/internal/abuse")
+	run := "^(TestRuntime|TestProbe|TestAbuse(ForkBomb|MemoryBombs|Disk|Processor|Hiding|Cgroups|SystemCalls|Sockets|Clone3|Mounts|Proc))$"
+	if os.Getenv("ATOLL_SOAK") != "" {
+		run = "."
+	}
+	if r := os.Getenv("ATOLL_VM_RUN"); r != "" {
+		run = r
+	}
+	m.Programs = []Program{{
+		Name: "linux",
+		Path: build(t, "backend/linux"),
+		Args: []string{"-test.v", "-test.timeout=25m", "-test.run=" + run},
+		Env:  []string{"ATOLL_TEST_GUEST=/opt/atoll-guest", "ATOLL_TEST_ABUSE=/opt/abuse"},
+	}}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
+	defer cancel()
+	results, err := m.Run(ctx)
+	for _, r := range results {
+		report(t, r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// userland returns the host's own programs of these names with all that they
+// need, since busybox's differ in small things. What is not there is left out.
+func userland(t *testing.T, names ...string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	for _, name := range names {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			path = "/usr/sbin/" + name
+		}
+		if _, err := os.Stat(path); err != nil {
+			t.Logf("%s is not here, nor in the machine", name)
+			continue
+		}
+		files["/bin/"+name] = path
+		out, err := exec.Command("ldd", path).Output()
+		if err != nil {
+			continue // a static one
+		}
+		for _, f := range strings.Fields(string(out)) {
+			if strings.HasPrefix(f, "/") {
+				files[f] = f
+			}
+		}
+	}
+	// perl's own modules.
+	dirs, _ := filepath.Glob("/usr/lib/*/perl-base")
+	for _, dir := range dirs {
+		err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() {
+				files[path] = path
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return files
 }
 
 func TestProgramsThatFailAreToldApart(t *testing.T) {
