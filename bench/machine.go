@@ -43,6 +43,39 @@ func hierarchy() string {
 
 func isRoot() bool { return os.Geteuid() == 0 }
 
+// fileSystem names what path is on.
+func fileSystem(path string) string {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return err.Error()
+	}
+	for magic, name := range map[int64]string{unix.EXT4_SUPER_MAGIC: "ext4", unix.TMPFS_MAGIC: "tmpfs", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", unix.OVERLAYFS_SUPER_MAGIC: "overlay"} {
+		if int64(st.Type) == magic {
+			if name == "ext4" && !journalled(path) {
+				return "ext4 without a journal"
+			}
+			return name
+		}
+	}
+	return fmt.Sprintf("file system %#x", st.Type)
+}
+
+// journalled reports whether the ext4 that path is on has a journal. Without
+// one, ext4 looks through all inodes that were deleted in the last minutes each
+// time it makes a file.
+func journalled(path string) bool {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return true
+	}
+	device, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	if err != nil {
+		return true
+	}
+	journals, _ := filepath.Glob("/proc/fs/jbd2/" + filepath.Base(device) + "-*")
+	return len(journals) > 0
+}
+
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil

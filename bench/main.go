@@ -3,7 +3,7 @@
 // rather than with the Go SDK, so that it and the plain net/http handlers
 // beside it are asked by the same client.
 //
-//	bench [-short] [-only ROW,...] [-json FILE] [-atoll bin/atoll]
+//	bench [-short] [-only ROW,...] [-json FILE] [-atoll bin/atoll] [-state DIR]
 //
 // Everything that is compared is measured in turns within the same rounds;
 // figures are medians over the rounds. What a machine lacks (a C compiler,
@@ -15,6 +15,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -36,6 +37,7 @@ func main() {
 	jsonFile := flag.String("json", "", "also write the rows as a JSON array to `FILE`")
 	atoll := flag.String("atoll", "bin/atoll", "the program to measure")
 	backend := flag.String("backend", "linux", "its backend")
+	state := flag.String("state", "", "a `DIR`ectory to make the daemon's state in, where the file system that counts is; the default is that of temporary files")
 	plain := flag.Bool("plain", false, "serve the plain handlers until the input ends (bench starts itself so)")
 	flag.Parse()
 
@@ -47,7 +49,7 @@ func main() {
 	runtime.LockOSThread()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	exit(run(ctx, options{short: *short, only: *only, json: *jsonFile, atoll: *atoll, backend: *backend}))
+	exit(run(ctx, options{short: *short, only: *only, json: *jsonFile, atoll: *atoll, backend: *backend, state: *state}))
 }
 
 func exit(err error) {
@@ -64,6 +66,7 @@ type options struct {
 	json    string
 	atoll   string
 	backend string
+	state   string
 }
 
 // measurements are the parts of the table, in its order.
@@ -90,15 +93,16 @@ func names() []string {
 // A bench is one run.
 type bench struct {
 	options
-	dir    string // temporary, removed at the end
-	root   string // a root file system with one program, /true
-	cc     bool   // the floors are there
-	groups []group
-	stage  *stage // nil if there is none
-	atoll  *daemon
-	plain  *plainServer
-	notes  io.Writer
-	rows   []Row
+	dir      string // temporary, removed at the end
+	stateDir string // the daemon's, likewise
+	root     string // a root file system with one program, /true
+	cc       bool   // the floors are there
+	groups   []group
+	stage    *stage // nil if there is none
+	atoll    *daemon
+	plain    *plainServer
+	notes    io.Writer
+	rows     []Row
 }
 
 // size chooses a number of samples.
@@ -155,7 +159,7 @@ func run(ctx context.Context, opt options) (err error) {
 	for _, what := range left[:min(len(left), 5)] {
 		b.note("left over: %s", what)
 	}
-	fmt.Printf("%s; %d s\n\n", describe(), int(time.Since(began).Seconds()))
+	fmt.Printf("%s, state on %s; %d s\n\n", describe(), fileSystem(b.stateDir), int(time.Since(began).Seconds()))
 	if err := printTable(os.Stdout, b.rows); err != nil {
 		return err
 	}
@@ -172,6 +176,9 @@ func (b *bench) prepare(ctx context.Context) error {
 		return err
 	}
 	if err := os.Chmod(b.dir, 0o755); err != nil { // who is root inside is nobody here
+		return err
+	}
+	if b.stateDir, err = os.MkdirTemp(cmp.Or(b.options.state, b.dir), "atoll-bench-"); err != nil {
 		return err
 	}
 	b.root = filepath.Join(b.dir, "root")
@@ -207,7 +214,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	if b.plain, err = startPlain(ctx); err != nil {
 		return fmt.Errorf("the plain handlers: %w", err)
 	}
-	if b.atoll, err = startDaemon(ctx, b.options.atoll, b.backend, b.dir); err != nil {
+	if b.atoll, err = startDaemon(ctx, b.options.atoll, b.backend, b.dir, b.stateDir); err != nil {
 		return err
 	}
 	return nil
@@ -225,6 +232,9 @@ func (b *bench) cleanUp() error {
 	}
 	if b.dir != "" {
 		errs = append(errs, removeGroups(filepath.Base(b.dir)), os.RemoveAll(b.dir))
+	}
+	if b.stateDir != "" {
+		errs = append(errs, os.RemoveAll(b.stateDir))
 	}
 	return errors.Join(errs...)
 }

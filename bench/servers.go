@@ -200,8 +200,8 @@ type daemon struct {
 	left    []string
 }
 
-// startDaemon starts program on a free port, with its state below dir.
-func startDaemon(ctx context.Context, program, backend, dir string) (*daemon, error) {
+// startDaemon starts program on a free port, with its log in dir.
+func startDaemon(ctx context.Context, program, backend, dir, state string) (*daemon, error) {
 	if !exists(program) {
 		return nil, fmt.Errorf("there is no %s: run make build first, or name it with -atoll", program)
 	}
@@ -212,7 +212,7 @@ func startDaemon(ctx context.Context, program, backend, dir string) (*daemon, er
 		return nil, err
 	}
 	defer log.Close()
-	d.cmd = exec.Command(program, "serve", "--listen", "127.0.0.1:0", "--state", filepath.Join(dir, "state"), "--backend", backend, "--allow-mount", "/", "--remove-on-exit")
+	d.cmd = exec.Command(program, "serve", "--listen", "127.0.0.1:0", "--state", state, "--backend", backend, "--allow-image", "/", "--remove-on-exit")
 	d.cmd.Env = append(os.Environ(), "ATOLL_TOKEN="+d.token)
 	d.cmd.Stderr = log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
