@@ -7,12 +7,15 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -164,6 +167,41 @@ func withWait(wait func(p sandbox.Process) (sandbox.Exit, error)) func(full, con
 			return nil, err
 		}
 		return waiter{p, wait}, nil
+	}
+}
+
+// signaller is a Process whose Signal and Resize are others.
+type signaller struct {
+	sandbox.Process
+	signal func(p sandbox.Process, sig sandbox.Signal) error
+	resize func(p sandbox.Process, size sandbox.Size) error
+}
+
+func (s signaller) Signal(ctx context.Context, sig sandbox.Signal) error {
+	if s.signal != nil {
+		return s.signal(s.Process, sig)
+	}
+	return s.Process.Signal(ctx, sig)
+}
+
+func (s signaller) Resize(ctx context.Context, size sandbox.Size) error {
+	if s.resize != nil {
+		return s.resize(s.Process, size)
+	}
+	return s.Process.Resize(ctx, size)
+}
+
+// toOne sends a signal to the process alone.
+func toOne(sb full, p sandbox.Process, sig sandbox.Signal) error {
+	_, err := sandbox.Run(context.Background(), sb, sandbox.Cmd{Args: []string{"kill", "-" + string(sig), pidOf(p)}})
+	return err
+}
+
+// withCmd starts another Cmd.
+func withCmd(change func(cmd *sandbox.Cmd)) func(full, context.Context, sandbox.Cmd) (sandbox.Process, error) {
+	return func(sb full, ctx context.Context, cmd sandbox.Cmd) (sandbox.Process, error) {
+		change(&cmd)
+		return sb.Start(ctx, cmd)
 	}
 }
 
@@ -565,6 +603,162 @@ var defects = []defect{
 		},
 	},
 	{
+		name:  "a timeout kills the command alone",
+		fails: []string{"TimeoutKillsTheTree"},
+		start: func(sb full, ctx context.Context, cmd sandbox.Cmd) (sandbox.Process, error) {
+			limit := cmd.Timeout
+			cmd.Timeout = 0
+			p, err := sb.Start(ctx, cmd)
+			if err != nil || limit == 0 {
+				return p, err
+			}
+			var late atomic.Bool
+			timer := time.AfterFunc(limit, func() { late.Store(true); toOne(sb, p, sandbox.KILL) })
+			return waiter{p, func(p sandbox.Process) (sandbox.Exit, error) {
+				e, err := p.Wait()
+				timer.Stop()
+				if late.Load() {
+					e.Reason = sandbox.TimedOut
+				}
+				return e, err
+			}}, nil
+		},
+	},
+	{
+		name:  "signals go to the command alone",
+		fails: []string{"KillGoesToTheTree", "SignalGoesToTheGroup"},
+		start: func(sb full, ctx context.Context, cmd sandbox.Cmd) (sandbox.Process, error) {
+			p, err := sb.Start(ctx, cmd)
+			if err != nil {
+				return nil, err
+			}
+			return signaller{Process: p, signal: func(p sandbox.Process, sig sandbox.Signal) error { return toOne(sb, p, sig) }}, nil
+		},
+	},
+	{
+		name:  "a signal to what has ended is an error",
+		fails: []string{"SignalAfterTheEndIsNothing"},
+		start: func(sb full, ctx context.Context, cmd sandbox.Cmd) (sandbox.Process, error) {
+			p, err := sb.Start(ctx, cmd)
+			if err != nil {
+				return nil, err
+			}
+			return signaller{Process: p, signal: func(p sandbox.Process, sig sandbox.Signal) error {
+				if r, err := sandbox.Run(ctx, sb, sandbox.Cmd{Args: []string{"kill", "-0", pidOf(p)}}); err != nil || !r.Success() {
+					return sandbox.Errorf(sandbox.NotExist, "", "no such process")
+				}
+				return p.Signal(ctx, sig)
+			}}, nil
+		},
+	},
+	{
+		name:  "Resize does nothing",
+		fails: []string{"TerminalResizes", "ResizeWithoutTerminalIsUnsupported"},
+		start: func(sb full, ctx context.Context, cmd sandbox.Cmd) (sandbox.Process, error) {
+			p, err := sb.Start(ctx, cmd)
+			if err != nil {
+				return nil, err
+			}
+			return signaller{Process: p, resize: func(sandbox.Process, sandbox.Size) error { return nil }}, nil
+		},
+	},
+	{
+		name:  "the user is ignored",
+		fails: []string{"UserIsWhoRunsIt", "MissingUserIsNotExist"},
+		start: withCmd(func(cmd *sandbox.Cmd) { cmd.User = "" }),
+	},
+	{
+		name:  "the directory is ignored",
+		fails: []string{"DirIsWhereItStarts", "MissingDirIsNotExist"},
+		start: withCmd(func(cmd *sandbox.Cmd) { cmd.Dir = "" }),
+	},
+	{
+		name:  "the host's environment is passed on",
+		fails: []string{"EnvOfTheHostStaysOut"},
+		start: withCmd(func(cmd *sandbox.Cmd) {
+			env := make(map[string]string)
+			for _, kv := range os.Environ() {
+				if k, v, _ := strings.Cut(kv, "="); strings.HasPrefix(k, "SUITE_HOST") {
+					env[k] = v
+				}
+			}
+			maps.Copy(env, cmd.Env)
+			cmd.Env = env
+		}),
+	},
+	{
+		name:  "commands go through a shell",
+		fails: []string{"ArgumentsArriveUnchanged", "MissingProgramIsNotExist"},
+		start: withCmd(func(cmd *sandbox.Cmd) { cmd.Args = []string{"sh", "-c", strings.Join(cmd.Args, " ")} }),
+	},
+	{
+		name:  "the end of the input is not passed on",
+		fails: []string{"InputArrivesAndEnds", "BytesAreBytes"},
+		start: withCmd(func(cmd *sandbox.Cmd) {
+			if cmd.Stdin != nil {
+				cmd.Stdin = io.MultiReader(cmd.Stdin, forever{})
+			}
+		}),
+	},
+	{
+		name:  "errors of writers are dropped",
+		fails: []string{"WriterErrorIsReported"},
+		start: withOutput(func(w io.Writer) io.Writer {
+			return writer(func(p []byte) (int, error) {
+				w.Write(p)
+				return len(p), nil
+			})
+		}),
+	},
+	{
+		name:  "all sandboxes are one",
+		fails: []string{"SandboxesAreApart", "IDsAreUnique"},
+		create: func(rt sandbox.Runtime, ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+			for i := range rt.List(ctx) {
+				return rt.Open(ctx, i.ID)
+			}
+			return rt.Create(ctx, spec)
+		},
+	},
+	{
+		name:  "Remove leaves the sandbox in the list",
+		fails: []string{"ListYieldsWhatLives", "RemovedIsGone"},
+		list: func(seq iter.Seq2[sandbox.Info, error]) iter.Seq2[sandbox.Info, error] {
+			return func(yield func(sandbox.Info, error) bool) {
+				for i, err := range seq {
+					if err == nil {
+						everListed.Store(i.ID, i)
+					} else {
+						yield(i, err)
+						return
+					}
+				}
+				everListed.Range(func(_, i any) bool { return yield(i.(sandbox.Info), nil) })
+			}
+		},
+		remove: func(sb full, ctx context.Context) error {
+			if i, err := sb.Info(ctx); err == nil {
+				everListed.Store(i.ID, i)
+			}
+			return sb.Remove(ctx)
+		},
+	},
+	{
+		name:  "Remove forgets to remove",
+		fails: []string{"RemovedIsGone", "RemoveEndsProcesses"},
+		remove: func(full, context.Context) error {
+			return nil
+		},
+	},
+	{
+		name:  "Info shows the environment",
+		fails: []string{"EnvIsNotShown"},
+		info: func(i sandbox.Info) sandbox.Info {
+			i.Wanted += " SUITE_TOKEN=suite-secret-value"
+			return i
+		},
+	},
+	{
 		name:  "errors name no field",
 		fails: []string{"MissingProgramIsNotExist", "InvalidCmdsNameTheirField", "MissingUserIsNotExist"},
 		start: func(sb full, ctx context.Context, cmd sandbox.Cmd) (sandbox.Process, error) {
@@ -783,13 +977,15 @@ var defects = []defect{
 	},
 }
 
-func pidOf(p sandbox.Process) string {
-	var b []byte
-	for n := p.PID(); n > 0; n /= 10 {
-		b = append([]byte{byte('0' + n%10)}, b...)
-	}
-	return string(b)
-}
+// everListed is what the defect "Remove leaves the sandbox in the list" shows.
+var everListed sync.Map
+
+// forever is a Reader that blocks.
+type forever struct{}
+
+func (forever) Read([]byte) (int, error) { select {} }
+
+func pidOf(p sandbox.Process) string { return strconv.Itoa(p.PID()) }
 
 // TestDefect is run by TestSuiteFindsDefects, in a process of its own, since
 // it fails.
