@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"math"
 	"path"
+	"slices"
 	"strings"
 	"time"
 )
@@ -92,6 +93,9 @@ func CheckUser(field, user string) error {
 // Check returns an [Invalid] error that names the first field of s with which
 // no Runtime could do anything.
 func (s *Spec) Check() error {
+	if strings.ContainsAny(s.Backend, "\x00\n") || len(s.Backend) > 128 {
+		return Errorf(Invalid, "backend", "%q is not the name of a backend", s.Backend)
+	}
 	if strings.ContainsAny(s.Image, "\x00\n") || len(s.Image) > MaxPath {
 		return Errorf(Invalid, "image", "%q is not the name of an image", s.Image)
 	}
@@ -151,6 +155,15 @@ func (s *Spec) Check() error {
 		return Errorf(Invalid, "expires", "%s has passed", s.Expires.Format(time.RFC3339)).WithHint("give a time to come, or none")
 	}
 	return nil
+}
+
+// CheckBackend returns a [NotExist] error unless s asks for one of the backends
+// that a Runtime has. The first is its default.
+func (s *Spec) CheckBackend(have ...string) error {
+	if s.Backend == "" || slices.Contains(have, s.Backend) {
+		return nil
+	}
+	return Errorf(NotExist, "backend", "there is no backend %q here", s.Backend).WithHint("there is: %s", strings.Join(have, ", "))
 }
 
 func (l *Limits) check() error {

@@ -133,10 +133,12 @@ func TestSpecCheck(t *testing.T) {
 	}{
 		{"zero", Spec{}, ""},
 		{"full", Spec{
-			Image: "host", Env: map[string]string{"A": "b"}, Workdir: "/w", User: "1000:1000", Limits: Limits{Memory: 4 << 20, CPU: 0.01, PIDs: 1, Disk: 1 << 20},
+			Backend: "linux", Image: "host", Env: map[string]string{"A": "b"}, Workdir: "/w", User: "1000:1000", Limits: Limits{Memory: 4 << 20, CPU: 0.01, PIDs: 1, Disk: 1 << 20},
 			Mounts:  []Mount{{Source: "/a", Target: "/mnt"}, {Source: "/a", Target: "/mnt/b"}, {Source: "/a", Target: "/process"}},
 			Network: NetworkOff, ReadOnlyRoot: true, Require: Properties(), Labels: map[string]string{strings.Repeat("k", 128): strings.Repeat("v", 4096)}, Expires: time.Now().Add(time.Hour),
 		}, ""},
+		{"backend with NUL", Spec{Backend: "a\x00"}, "backend"},
+		{"long backend", Spec{Backend: strings.Repeat("a", 129)}, "backend"},
 		{"image with NUL", Spec{Image: "a\x00"}, "image"},
 		{"image with line end", Spec{Image: "a\nb"}, "image"},
 		{"long image", Spec{Image: strings.Repeat("a", MaxPath+1)}, "image"},
@@ -171,6 +173,21 @@ func TestSpecCheck(t *testing.T) {
 		{"expired", Spec{Expires: time.Now().Add(-time.Second)}, "expires"},
 	} {
 		wantField(t, c.what, c.spec.Check(), c.field)
+	}
+}
+
+func TestCheckBackend(t *testing.T) {
+	for _, name := range []string{"", "linux", "memory"} {
+		if err := (&Spec{Backend: name}).CheckBackend("linux", "memory"); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	for _, name := range []string{"Linux", "docker", "linux,memory"} {
+		err := (&Spec{Backend: name}).CheckBackend("linux", "memory")
+		var e *Error
+		if !errors.As(err, &e) || e.Kind != NotExist || e.Field != "backend" || e.Hint != "there is: linux, memory" {
+			t.Errorf("%q: %v, want NotExist that lists what there is", name, err)
+		}
 	}
 }
 

@@ -18,6 +18,11 @@ type ProcessID string
 // A Spec says what sandbox is wanted. The zero Spec is a sandbox of the
 // backend's default image with no limits, no mounts and no network.
 type Spec struct {
+	// Backend names what makes the sandbox, as Info.Backend does, where a
+	// Runtime has several; "" is its default. One that it has not is
+	// [NotExist] with Field "backend".
+	Backend string
+
 	// Image is what the file system starts as, in the backend's terms; ""
 	// is the backend's default. backend/linux knows "host" (the host's own
 	// system directories, read-only below a writable layer) and

@@ -75,6 +75,9 @@ func (rt *Runtime) Create(ctx context.Context, spec sandbox.Spec) (_ sandbox.San
 	if err := spec.Check(); err != nil {
 		return nil, sandbox.At(op, "", err)
 	}
+	if err := spec.CheckBackend("linux"); err != nil {
+		return nil, sandbox.At(op, "", err)
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

@@ -109,6 +109,9 @@ func (rt *Runtime) create(spec sandbox.Spec) (*box, error) {
 	if err := spec.Check(); err != nil {
 		return nil, err
 	}
+	if err := spec.CheckBackend("memory"); err != nil {
+		return nil, err
+	}
 	if !slices.Contains(rt.images, spec.Image) && !slices.Contains(rt.images, "*") {
 		return nil, sandbox.Errorf(sandbox.NotExist, "image", "there is no image %q", spec.Image).WithHint("use memory")
 	}

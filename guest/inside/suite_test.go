@@ -56,6 +56,9 @@ func (r *jails) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox,
 	if err := spec.Check(); err != nil {
 		return nil, err
 	}
+	if err := spec.CheckBackend("jail"); err != nil {
+		return nil, err
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

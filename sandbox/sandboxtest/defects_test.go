@@ -345,6 +345,14 @@ var defects = []defect{
 		},
 	},
 	{
+		name:  "a backend that is not there is another one",
+		fails: []string{"UnknownBackendIsRefused"},
+		create: func(rt sandbox.Runtime, ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+			spec.Backend = ""
+			return rt.Create(ctx, spec)
+		},
+	},
+	{
 		name:  "the Spec's environment is lost",
 		fails: []string{"EnvOfSpecIsForAll"},
 		create: func(rt sandbox.Runtime, ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {

@@ -303,13 +303,32 @@ var runtimeClaims = []claim{
 			t.errorf("the sandboxes were %v, are %v", before, after)
 		}
 	}},
-	{name: "UnknownImageIsRefused", says: "An image that is not there is NotExist with Field \"image\"; one of a form that the backend does not know is Unsupported or Invalid.", check: func(t *T) {
+	{name: "UnknownBackendIsRefused", says: "Backend names what makes the sandbox; one that a Runtime has not is NotExist with Field \"backend\".", check: func(t *T) {
+		before := t.ids()
+		spec := t.Spec
+		spec.Backend = "no-such-backend-anywhere"
+		sb, err := t.rt.Create(t.ctx, spec)
+		t.kind("Create of another backend", err, "backend", sandbox.NotExist)
+		if err == nil {
+			sb.Remove(t.ctx)
+		}
+		if after := t.ids(); !slices.Equal(before, after) {
+			t.errorf("the sandboxes were %v, are %v", before, after)
+		}
+		i, err := t.create(nil).Info(t.ctx)
+		t.ok("Info", err)
+		named, err := t.create(func(s *sandbox.Spec) { s.Backend = i.Backend }).Info(t.ctx)
+		if t.ok("Info", err); named.Backend != i.Backend {
+			t.errorf("asked for %s got %s", i.Backend, named.Backend)
+		}
+	}},
+	{name: "UnknownImageIsRefused", says: "An image that is not there is NotExist with Field \"image\"; one of a form that the backend does not know is Unsupported or Invalid; one that may not be used is Denied.", check: func(t *T) {
 		before := t.ids()
 		for _, image := range []string{"no-such-image-anywhere", "dir:/no/such/directory", "dir:relative", "no such scheme:x"} {
 			spec := t.Spec
 			spec.Image = image
 			sb, err := t.rt.Create(t.ctx, spec)
-			t.kind("Create of "+image, err, "image", sandbox.NotExist, sandbox.Unsupported, sandbox.Invalid)
+			t.kind("Create of "+image, err, "image", sandbox.NotExist, sandbox.Unsupported, sandbox.Invalid, sandbox.Denied)
 			if err == nil {
 				sb.Remove(t.ctx)
 			}
@@ -591,6 +610,58 @@ var runtimeClaims = []claim{
 		t.kind("Wait", err, "", sandbox.NotExist)
 		if err := p.Signal(t.ctx, sandbox.TERM); err != nil {
 			t.kind("Signal", err, "", sandbox.NotExist)
+		}
+	}},
+	{name: "RemoveMayComeAtAnyTime", says: "Once the sandbox is gone, whoever removed it, calls fail with NotExist, those on their way included.", check: func(t *T) {
+		for i := range times(4) {
+			sb := t.create(nil)
+			var wg sync.WaitGroup
+			var mu sync.Mutex
+			var errs []error
+			repeat := func(what string, call func(n int) error) {
+				wg.Go(func() {
+					for n := 0; ; n++ {
+						if err := call(n); err != nil {
+							if !errors.Is(err, sandbox.NotExist) {
+								mu.Lock()
+								errs = append(errs, fmt.Errorf("%s: %w", what, err))
+								mu.Unlock()
+							}
+							if t.ctx.Err() != nil || errors.Is(err, sandbox.NotExist) {
+								return
+							}
+						}
+					}
+				})
+			}
+			repeat("Run", func(int) error {
+				_, err := sandbox.Run(t.ctx, sb, sandbox.Cmd{Args: []string{"echo", "x"}, Stdout: &sink{}})
+				return err
+			})
+			repeat("Run of what hangs", func(int) error {
+				_, err := sandbox.Run(t.ctx, sb, sandbox.Cmd{Args: []string{"sleep", "3600"}})
+				return err
+			})
+			repeat("Write", func(n int) error {
+				return sandbox.WriteFile(t.ctx, sb, fmt.Sprintf("/tmp/%d", n%10), make([]byte, 10_000))
+			})
+			repeat("Open", func(int) error {
+				_, err := sandbox.ReadFile(t.ctx, sb, "/etc/passwd", 1<<20)
+				return err
+			})
+			repeat("List", func(int) error {
+				for _, err := range sb.Files().List(t.ctx, "/tmp") {
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			repeat("Info", func(int) error { _, err := sb.Info(t.ctx); return err })
+			time.Sleep(time.Duration(10+i%4*10) * time.Millisecond)
+			t.ok("Remove", sb.Remove(t.ctx))
+			wg.Wait()
+			t.ok("calls while Remove came", errors.Join(errs...))
 		}
 	}},
 	{name: "CloseIsIdempotent", says: "A second Close does nothing and returns nil. After Close, calls fail with Closed.", check: func(t *T) {

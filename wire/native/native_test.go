@@ -81,7 +81,7 @@ func TestFileInfoSurvives(t *testing.T) {
 func TestNothingIsForgotten(t *testing.T) {
 	one := 1
 	size := &sandbox.Size{Rows: 1, Cols: 2}
-	spec := sandbox.Spec{Image: "a", Env: map[string]string{"A": "\xff"}, Workdir: "/b", User: "c", Limits: sandbox.Limits{Memory: 1, CPU: 2, PIDs: 3, Disk: 4},
+	spec := sandbox.Spec{Backend: "z", Image: "a", Env: map[string]string{"A": "\xff"}, Workdir: "/b", User: "c", Limits: sandbox.Limits{Memory: 1, CPU: 2, PIDs: 3, Disk: 4},
 		Mounts: []sandbox.Mount{{Source: "/d", Target: "/e", ReadOnly: true}}, Network: "on", ReadOnlyRoot: true, Require: []sandbox.Property{sandbox.Seccomp},
 		Labels: map[string]string{"f": "g"}, Expires: time.Unix(1, 2).UTC()}
 	cmd := sandbox.Cmd{Args: []string{"a", "\xff"}, Env: map[string]string{"A": "b"}, Dir: "/\xff", User: "c", Timeout: time.Second, Terminal: size}
@@ -137,6 +137,7 @@ func again[T any](t *testing.T, v T) (back T) {
 // What must be text and is not is refused rather than changed on the way.
 func TestRefusesWhatJSONWouldChange(t *testing.T) {
 	for field, spec := range map[string]sandbox.Spec{
+		"backend":       {Backend: "\xff"},
 		"image":         {Image: "\xff"},
 		"workdir":       {Workdir: "/\xff"},
 		"user":          {User: "\xff"},

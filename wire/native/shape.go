@@ -63,6 +63,7 @@ type Error struct {
 
 // A Spec is the body of a create request, a [sandbox.Spec].
 type Spec struct {
+	Backend      string             `json:"backend,omitempty"`
 	Image        string             `json:"image,omitempty"`
 	Env          map[string]Text    `json:"env,omitempty"`
 	Workdir      string             `json:"workdir,omitempty"`
