@@ -50,13 +50,9 @@ func (p *process) pipes(m *proto.Start) (fds []int, err error) {
 	return fds, nil
 }
 
-// abandon closes what a process that did not start would have used.
+// abandon closes what a process that did not start would have used, but for
+// what was to be passed: whoever has that list closes it.
 func (p *process) abandon() {
-	for _, o := range p.outs {
-		if o, ok := o.(*fileOut); ok && o.r == nil {
-			unix.Close(o.fd)
-		}
-	}
 	if p.stdin != nil {
 		p.stdin.close()
 	}

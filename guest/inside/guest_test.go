@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "echo" {
 		echo(os.Args[2])
 	}
+	if len(os.Args) == 2 && os.Args[1] == "eat" {
+		eat()
+	}
 	if mode := os.Getenv("ATOLL_TEST_GUEST"); mode != "" {
 		serve(mode)
 	}

@@ -162,7 +162,7 @@ type fileVersion struct {
 }
 
 // refresh reads the file at name if it has changed, and reports whether it
-// has. What cannot be read has no lines.
+// has. What cannot be read is empty.
 func (d *database) refresh(name string) bool {
 	var v fileVersion
 	var st unix.Stat_t
@@ -172,9 +172,9 @@ func (d *database) refresh(name string) bool {
 	if v == d.seen {
 		return false
 	}
-	d.seen, d.lines = v, nil
+	d.seen, d.text = v, nil
 	if b, err := readRegular(name, maxDatabase); err == nil {
-		d.lines = splitLines(b)
+		d.text = b
 	}
 	return true
 }

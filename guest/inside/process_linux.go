@@ -35,6 +35,7 @@ type process struct {
 
 	mu       sync.Mutex
 	over     bool // it has been reaped: pid means nothing any more
+	released bool // nobody will read its output
 	ended    time.Time
 	exit     proto.Exit
 	timedOut bool
@@ -437,7 +438,7 @@ func (p *process) end(code, status int, usage *unix.Rusage) {
 	if p.in != nil {
 		p.in.end()
 	}
-	exit := p.exit
+	exit, released := p.exit, p.released
 	p.mu.Unlock()
 	s.tidyLater()
 
@@ -453,7 +454,10 @@ func (p *process) end(code, status int, usage *unix.Rusage) {
 	case c != nil:
 		var b [64]byte
 		c.send(proto.AppendFrame(b[:0], proto.OpExit, 0, 0, &exit))
-		if c.passing && !exit.Held {
+		if released {
+			s.forgetProc(p)
+			p.release()
+		} else if c.passing && !exit.Held {
 			s.forgetProc(p)
 		}
 	default:
@@ -574,6 +578,7 @@ var quick = map[proto.Op]func(*conn, []byte) (proto.Message, error){
 		}
 		p.mu.Lock()
 		over := p.over
+		p.released = !over // when it has ended
 		p.mu.Unlock()
 		c.s.mu.Lock()
 		mine := p.conn == c

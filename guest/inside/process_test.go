@@ -46,7 +46,7 @@ func TestKillsTheTree(t *testing.T) {
 			t.Fatal(err)
 		}
 		bufio.NewReader(r).ReadString('\n')
-		go io.Copy(io.Discard, r)
+		r.Close()
 		cancel()
 		if _, err := p.Wait(); !errors.Is(err, context.Canceled) {
 			t.Errorf("wait returned %v", err)

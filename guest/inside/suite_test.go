@@ -42,6 +42,7 @@ func TestContract(t *testing.T) {
 type jails struct {
 	t    *testing.T
 	mode string
+	env  []string // of the guest, besides
 
 	mu     sync.Mutex
 	closed bool
@@ -81,10 +82,14 @@ func (r *jails) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox,
 		return nil, err
 	}
 	env := []string{"ATOLL_TEST_GUEST=descriptors", "ATOLL_TEST_JAIL=" + dir, "ATOLL_TEST_WORKDIR=/workspace", "PATH=/usr/bin:/bin",
-		"ATOLL_TEST_USER=" + spec.User, "ATOLL_TEST_MEMORY=" + strconv.FormatInt(spec.Limits.Memory, 10)}
+		"ATOLL_TEST_MEMORY=" + strconv.FormatInt(spec.Limits.Memory, 10)}
+	if spec.User != "" {
+		env = append(env, "ATOLL_TEST_USER="+spec.User)
+	}
 	if spec.Workdir != "" {
 		env = append(env, "ATOLL_TEST_WORKDIR="+spec.Workdir)
 	}
+	env = append(env, r.env...)
 	if spec.ReadOnlyRoot {
 		env = append(env, "ATOLL_TEST_READONLY=yes")
 	}

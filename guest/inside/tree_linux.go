@@ -134,7 +134,8 @@ func (s *Server) killMarked(p *process) {
 	// A process that was killed cannot fork; one that was forked while the
 	// last round looked elsewhere was found by it or came of one that is dead.
 	p.mu.Lock()
-	if !p.over {
+	if !p.over { // and should there be no /proc, at least its group
+		unix.Kill(-p.pid, unix.SIGKILL)
 		unix.Kill(p.pid, unix.SIGKILL)
 	}
 	p.mu.Unlock()
@@ -208,7 +209,9 @@ func (s *Server) lowerNproc() limits {
 	return l
 }
 
-// restore undoes it and makes the limit a hard one for the new process.
+// restore undoes it and makes the limit a hard one for the new process. What
+// that has forked before keeps the soft limit alone: a program that hurries to
+// raise it can. Where that matters there have to be cgroups.
 func (l limits) restore(pid int, err error) {
 	if l.want == 0 {
 		return

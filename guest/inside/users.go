@@ -2,6 +2,7 @@ package inside
 
 import (
 	"bytes"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,8 +11,9 @@ import (
 	"github.com/atoll-run/atoll/guest/proto"
 )
 
-// maxDatabase is how much of /etc/passwd and /etc/group is read.
-const maxDatabase = 4 << 20
+// maxDatabase is how much of /etc/passwd and /etc/group is read. Whoever is in
+// the sandbox may have written them, and the guest's memory is in no limit.
+const maxDatabase = 1 << 20
 
 // An identity is whom a process runs as, or whom a file belongs to.
 type identity struct {
@@ -34,8 +36,8 @@ type users struct {
 
 // A database is one of the two files, and what it was when it was read.
 type database struct {
-	seen  fileVersion
-	lines [][]byte
+	seen fileVersion
+	text []byte
 }
 
 // find returns the user that spec ("", "name", "uid", "name:group", "uid:gid")
@@ -50,7 +52,7 @@ func (u *users) find(spec string) (identity, error) {
 	if who, ok := u.found[spec]; ok {
 		return who, nil
 	}
-	who, err := lookUp(spec, u.passwd.lines, u.group.lines)
+	who, err := lookUp(spec, u.passwd.text, u.group.text)
 	if err != nil {
 		return identity{}, err
 	}
@@ -64,8 +66,8 @@ func (u *users) find(spec string) (identity, error) {
 	return who, nil
 }
 
-// lookUp is find over the lines of the two files.
-func lookUp(spec string, passwd, group [][]byte) (identity, error) {
+// lookUp is find over the text of the two files.
+func lookUp(spec string, passwd, group []byte) (identity, error) {
 	name, grp, hasGroup := strings.Cut(spec, ":")
 	if spec == "" {
 		name = "0"
@@ -73,11 +75,7 @@ func lookUp(spec string, passwd, group [][]byte) (identity, error) {
 	who := identity{home: "/"}
 	id, isID := number(name)
 	found := false
-	for _, line := range passwd {
-		f := fields(line, 7)
-		if f == nil {
-			continue
-		}
+	for f := range entries(passwd, 7) {
 		uid, ok1 := number(string(f[2]))
 		gid, ok2 := number(string(f[3]))
 		if !ok1 || !ok2 || !(string(f[0]) == name || isID && uid == id) {
@@ -93,23 +91,19 @@ func lookUp(spec string, passwd, group [][]byte) (identity, error) {
 		switch {
 		case isID:
 			who.uid = id // and gid 0, as Docker has it
-		case name == "root":
-			who.name, who.home = "root", "/root"
+		case name == "root": // of a sandbox without /etc/passwd
 		default:
 			return identity{}, &proto.Failure{Kind: kindNotExist, Field: "user", Msg: "there is no user " + quote(name), Hint: "use one of the sandbox's /etc/passwd, or a number"}
 		}
 	}
-	if found || who.uid == 0 {
-		if who.uid == 0 && !found {
-			who.name, who.home = "root", "/root"
-		}
+	if !found && who.uid == 0 {
+		who.name, who.home = "root", "/root"
 	}
 	if hasGroup {
 		gid, isGID := number(grp)
 		ok := isGID
-		for _, line := range group {
-			f := fields(line, 4)
-			if f == nil || string(f[0]) != grp {
+		for f := range entries(group, 4) {
+			if string(f[0]) != grp {
 				continue
 			}
 			if n, isNum := number(string(f[2])); isNum {
@@ -124,11 +118,7 @@ func lookUp(spec string, passwd, group [][]byte) (identity, error) {
 	}
 	who.groups = []uint32{uint32(who.gid)}
 	if !hasGroup && who.name != "" {
-		for _, line := range group {
-			f := fields(line, 4)
-			if f == nil {
-				continue
-			}
+		for f := range entries(group, 4) {
 			gid, ok := number(string(f[2]))
 			if !ok || gid == who.gid || !member(f[3], who.name) || slices.Contains(who.groups, uint32(gid)) {
 				continue
@@ -147,13 +137,28 @@ func number(s string) (int, bool) {
 	return int(n), err == nil && n < 1<<32-1 && s[0] != '+'
 }
 
-// fields splits a line of passwd or group; nil if it has fewer than n fields.
-func fields(line []byte, n int) [][]byte {
-	f := bytes.Split(line, []byte(":"))
-	if len(f) < n || len(f[0]) == 0 || f[0][0] == '#' {
-		return nil
+// entries yields the lines of passwd or group, split into n fields or more, of
+// which the last has the rest.
+func entries(text []byte, n int) iter.Seq[[][]byte] {
+	return func(yield func([][]byte) bool) {
+		var room [8][]byte
+		for len(text) > 0 {
+			var line []byte
+			line, text, _ = bytes.Cut(text, []byte("\n"))
+			if len(line) == 0 || line[0] == '#' || line[0] == ':' {
+				continue
+			}
+			f := room[:0]
+			for more := true; more && len(f) < n; {
+				var one []byte
+				one, line, more = bytes.Cut(line, []byte(":"))
+				f = append(f, one)
+			}
+			if len(f) == n && !yield(f) {
+				return
+			}
+		}
 	}
-	return f
 }
 
 // member reports whether a comma-separated list has name.
@@ -176,5 +181,3 @@ func quote(s string) string {
 	}
 	return strconv.Quote(s)
 }
-
-func splitLines(b []byte) [][]byte { return bytes.Split(b, []byte("\n")) }

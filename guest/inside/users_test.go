@@ -41,13 +41,13 @@ func TestUsersAreThoseOfTheFiles(t *testing.T) {
 		"1234":        {77, 78, []uint32{78}, "1234", "/odd"}, // a name first
 		"homeless":    {1001, 1001, []uint32{1001}, "homeless", "/"},
 	} {
-		got, err := lookUp(spec, splitLines([]byte(passwd)), splitLines([]byte(group)))
+		got, err := lookUp(spec, []byte(passwd), []byte(group))
 		if err != nil || got.uid != want.uid || got.gid != want.gid || !slices.Equal(got.groups, want.groups) || got.name != want.name || got.home != want.home {
 			t.Errorf("%q is %+v, %v, want %+v", spec, got, err, want)
 		}
 	}
 	for _, spec := range []string{"nobody", "short", "bad", "minus", "-1", "user:nothing", "4294967295", "99999999999", "user:odd", "+5", "#"} {
-		_, err := lookUp(spec, splitLines([]byte(passwd)), splitLines([]byte(group)))
+		_, err := lookUp(spec, []byte(passwd), []byte(group))
 		if f := (*proto.Failure)(nil); !errors.As(err, &f) || f.Kind != kindNotExist || f.Field != "user" {
 			t.Errorf("%q: %v", spec, err)
 		}
@@ -62,7 +62,7 @@ func FuzzUsers(f *testing.F) {
 	f.Add("user:wheel", []byte(passwd), []byte(group))
 	f.Add("", []byte(":::::::"), []byte("\x00"))
 	f.Fuzz(func(t *testing.T, spec string, passwd, group []byte) {
-		who, err := lookUp(spec, splitLines(passwd), splitLines(group))
+		who, err := lookUp(spec, passwd, group)
 		if err != nil {
 			return
 		}
