@@ -3,6 +3,7 @@ package sandboxtest
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/atoll-run/atoll/sandbox"
@@ -79,6 +80,29 @@ var treeClaims = []claim{
 	}},
 	{name: "CancelKillsTheTree", says: "When ctx ends its whole tree is killed: every descendant, whether it changed its session, lost its parent or ignores signals.", shell: true, check: func(t *T) {
 		grow(t, plainScript, func(cancel func(), p sandbox.Process) { cancel() })
+	}},
+	{name: "CancelMayComeAtAnyTime", says: "The process lives until ctx ends, even if that is while it starts.", shell: true, check: func(t *T) {
+		t.write(t.dir()+"/pids", "")
+		for i := range times(30) {
+			ctx, cancel := context.WithCancel(t.ctx)
+			go func() {
+				time.Sleep(time.Duration(i%30) * 150 * time.Microsecond)
+				cancel()
+			}()
+			p, err := t.sb.Start(ctx, sandbox.Cmd{Args: []string{"sh", "-c", "echo $$ >> pids; exec sleep 3600"}, Dir: t.dir(), Stdin: newNoise(1 << 20), Stdout: &sink{}})
+			if err == nil {
+				_, err = t.wait(p)
+			}
+			t.canceled("Start and Wait", err)
+		}
+		t.until("every process to be gone", func() bool {
+			for _, pid := range strings.Fields(t.read(t.dir() + "/pids")) {
+				if t.alive(pid) {
+					return false
+				}
+			}
+			return true
+		})
 	}},
 	{name: "CancelWhileReadingKillsTheTree", says: "When ctx ends its whole tree is killed, whatever its streams do.", shell: true, check: func(t *T) {
 		in := newTap()
