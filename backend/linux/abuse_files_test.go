@@ -374,7 +374,7 @@ func TestAbuseMountRaces(t *testing.T) {
 // What must not be mounted is not, by whatever name.
 func TestAbuseMountSources(t *testing.T) {
 	cfg := config(t)
-	cfg.MountRoots = []string{"/"}
+	cfg.MountRoots, cfg.ImageRoots = []string{"/"}, []string{"/"}
 	rt := newRuntimeWith(t, cfg)
 	links := t.TempDir()
 	for name, to := range map[string]string{"etc": "/etc", "up": "../../../../../../../../../../..", "state": cfg.State, "proc": "/proc/self/root"} {
@@ -389,22 +389,124 @@ func TestAbuseMountSources(t *testing.T) {
 			t.Errorf("%s: %v", p, err)
 		}
 	}
-	// An image is read like a mount, and so only from where mounts are allowed.
-	for _, p := range []string{"/", "/etc", "/root", "/var", "/proc", "/sys", "/boot", cfg.State, filepath.Join(cfg.State, "sandboxes"), links + "/etc", links + "/up"} {
+	// An image is read like a mount.
+	for _, p := range []string{"/", "/etc", "/etc/ssl", "/var", "/proc", "/proc/self", "/sys", "/dev", "/boot", "/run", "/var/lib", "/var/lib/docker",
+		cfg.State, filepath.Join(cfg.State, "sandboxes"), filepath.Dir(cfg.State), cfg.Cache, links + "/etc", links + "/up", links + "/state", links + "/proc", links + "/etc/ssl", "//etc", "/usr/../etc", "/proc/1/root"} {
 		_, err := rt.Create(t.Context(), sandbox.Spec{Image: "dir:" + p})
-		if p == "/root" {
-			continue // the operator allowed everything but the vital parts
-		}
 		if k := sandbox.KindOf(err); k != sandbox.Denied && k != sandbox.Invalid && k != sandbox.NotExist {
 			t.Errorf("image dir:%s: %v", p, err)
 		}
 	}
-	cfg = config(t)
-	cfg.MountRoots = []string{links}
-	rt = newRuntimeWith(t, cfg)
-	dir := smallImage(t)
-	if _, err := rt.Create(t.Context(), sandbox.Spec{Image: "dir:" + dir}); !errors.Is(err, sandbox.Denied) {
-		t.Errorf("an image outside of the folders that are allowed: %v", err)
+}
+
+// Images come from the folders that are allowed for them and from nowhere
+// else; where mounts may come from says nothing about it, nor the other way
+// round.
+func TestAbuseImageSources(t *testing.T) {
+	dir, links := smallImage(t), t.TempDir()
+	if err := os.Symlink(dir, filepath.Join(links, "out")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(dir, dir+"-by-link"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(dir + "-by-link") })
+	for _, c := range []struct {
+		name   string
+		images []string
+		mounts []string
+		source string // of a mount, else dir is the image
+		image  string
+		denied string // the field; "" is allowed
+		flag   string
+	}{
+		{name: "none", mounts: []string{"/"}, image: dir, denied: "image", flag: "--allow-image"},
+		{name: "the home of root with none", mounts: []string{"/"}, image: "/root", denied: "image", flag: "--allow-image"},
+		{name: "another", mounts: []string{"/"}, images: []string{links}, image: dir, denied: "image", flag: "--allow-image"},
+		{name: "another, by a link", images: []string{links}, image: links + "/out", denied: "image", flag: "--allow-image"},
+		{name: "one that is nowhere", images: []string{links}, image: "/nowhere/at/all", denied: "image", flag: "--allow-image"},
+		{name: "one beside with the same beginning", images: []string{dir[:len(dir)-1]}, image: dir, denied: "image", flag: "--allow-image"},
+		{name: "itself", images: []string{dir}, image: dir},
+		{name: "below", images: []string{filepath.Dir(dir)}, image: dir},
+		{name: "below, by the root's link", images: []string{dir + "-by-link"}, image: dir + "-by-link"},
+		{name: "any", images: []string{"/"}, image: dir},
+		{name: "mount", images: []string{"/"}, source: dir, denied: "mounts.source", flag: "--allow-mount"},
+	} {
+		t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
+			cfg := config(t)
+			cfg.ImageRoots, cfg.MountRoots = c.images, c.mounts
+			rt := newRuntimeWith(t, cfg)
+			spec := sandbox.Spec{}
+			if c.image != "" {
+				spec.Image = "dir:" + c.image
+			}
+			if c.source != "" {
+				spec.Mounts = []sandbox.Mount{{Source: c.source, Target: "/mnt/it"}}
+			}
+			sb, err := rt.Create(t.Context(), spec)
+			if c.denied == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := sb.Files().Stat(t.Context(), "/abuse"); err != nil {
+					t.Errorf("the image is not there: %v", err)
+				}
+				return
+			}
+			var e *sandbox.Error
+			if !errors.As(err, &e) || e.Kind != sandbox.Denied || e.Field != c.denied || !strings.Contains(e.Hint, c.flag+" DIR") {
+				t.Errorf("got %v, want Denied of %s with a hint that names %s", err, c.denied, c.flag)
+			}
+		})
+	}
+}
+
+// Whatever becomes of an image's path while a sandbox is made, what it shows
+// is what was allowed.
+func TestAbuseImageRaces(t *testing.T) {
+	allowed, forbidden := smallImage(t), smallImage(t)
+	if err := os.WriteFile(forbidden+"/forbidden", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	base, err := os.MkdirTemp("", "atoll-images-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(base) })
+	if err := errors.Join(os.Chmod(base, 0o755), os.Rename(allowed, base+"/dir"), os.Symlink(forbidden, base+"/link")); err != nil {
+		t.Fatal(err)
+	}
+	cfg := config(t)
+	cfg.ImageRoots = []string{base}
+	rt := newRuntimeWith(t, cfg)
+
+	swapping, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for swapping.Err() == nil {
+			unix.Renameat2(unix.AT_FDCWD, base+"/dir", unix.AT_FDCWD, base+"/link", unix.RENAME_EXCHANGE)
+			time.Sleep(50 * time.Microsecond)
+		}
+	}()
+	defer func() { stop(); <-done }()
+	made, denied := 0, 0
+	for i := range count(60, 10_000) {
+		sb, err := rt.Create(t.Context(), sandbox.Spec{Image: "dir:" + base + []string{"/dir", "/link"}[i%2]})
+		if err != nil {
+			denied++
+			continue
+		}
+		made++
+		if _, err := sb.Files().Stat(t.Context(), "/forbidden"); !errors.Is(err, sandbox.NotExist) {
+			t.Fatalf("after %d tries: the image is another one (%v)", i, err)
+		}
+		if err := sb.Remove(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if made == 0 || denied == 0 {
+		t.Errorf("%d were made and %d refused: the race was never run", made, denied)
 	}
 }
 

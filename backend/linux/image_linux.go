@@ -66,7 +66,7 @@ func (rt *Runtime) image(name string) (*image, error) {
 		if err := sandbox.CheckPath("image", dir); err != nil {
 			return nil, err
 		}
-		f, real, st, err := rt.openAllowed("image", dir)
+		f, real, st, err := rt.openAllowed(allowance{"image", "--allow-image", rt.cfg.ImageRoots}, dir)
 		if err != nil {
 			return nil, err
 		}

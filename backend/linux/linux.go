@@ -18,8 +18,9 @@
 //
 // "host" (the default) is the host's own system directories (/usr, /bin,
 // /sbin, /lib*), read-only below a layer of the sandbox's, with an /etc that
-// holds only what programs need. "dir:/path" is an unpacked root file system,
-// likewise. The host's users, homes, configuration and secrets are not there.
+// holds only what programs need. "dir:/path" is an unpacked root file system
+// below one of Config.ImageRoots, likewise. The host's users, homes,
+// configuration and secrets are not there.
 //
 // # State
 //
@@ -51,11 +52,19 @@ type Config struct {
 	// Runtimes. "" is State/cache.
 	Cache string
 
-	// MountRoots are the host's folders below which a Spec may mount, and take
-	// an image "dir:…" from. None means that neither is allowed; "/" allows all
-	// but the host's vital parts, the state folder and engine sockets, which
-	// are never shown.
+	// MountRoots are the host's folders below which a Spec may mount. None
+	// means that no mount is allowed; "/" allows all but the host's vital
+	// parts, the state folder and engine sockets, which are never shown.
 	MountRoots []string
+
+	// ImageRoots are the host's folders below which an image "dir:…" may lie,
+	// by the same rules. A sandbox sees the whole image as if its own root
+	// owned it: what only the host's root may read there, it reads.
+	ImageRoots []string
+
+	// Private are more of the host's folders and files that no sandbox is
+	// shown, nor anything above them, whatever the roots are.
+	Private []string
 
 	// Guest is the guest program's file; "" is the one built into this
 	// program, else a file atoll-guest beside it.

@@ -55,7 +55,7 @@ func config(t *testing.T) linux.Config {
 	// Sandboxes of other ids than ours reach what is shown to them by
 	// descriptors; the folders above need not let them through.
 	return linux.Config{
-		State: state, Cache: cacheDir(t), Guest: guestProgram, MountRoots: []string{"/tmp", "/var/tmp"},
+		State: state, Cache: cacheDir(t), Guest: guestProgram, MountRoots: []string{"/tmp", "/var/tmp"}, ImageRoots: []string{"/tmp", "/var/tmp"},
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 }

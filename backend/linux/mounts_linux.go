@@ -43,7 +43,7 @@ func (m *making) checkMounts() error {
 }
 
 func (rt *Runtime) openMount(want sandbox.Mount) (mount, error) {
-	f, real, st, err := rt.openAllowed("mounts.source", want.Source)
+	f, real, st, err := rt.openAllowed(allowance{"mounts.source", "--allow-mount", rt.cfg.MountRoots}, want.Source)
 	if err != nil {
 		return mount{}, err
 	}
@@ -59,14 +59,31 @@ func (rt *Runtime) openMount(want sandbox.Mount) (mount, error) {
 	return mt, nil
 }
 
+// An allowance says what of the host's files a Spec may name.
+type allowance struct {
+	field string   // the part of the Spec that names them
+	flag  string   // of atoll serve, by which an operator allows more
+	roots []string // the folders in which they lie
+}
+
 // openAllowed opens (O_PATH) what a Spec names of the host's files, and says
-// where it really is. field is the part of the Spec that names it.
-func (rt *Runtime) openAllowed(field, name string) (_ *os.File, real string, st unix.Stat_t, err error) {
+// where it really is.
+func (rt *Runtime) openAllowed(may allowance, name string) (_ *os.File, real string, st unix.Stat_t, err error) {
+	field := may.field
 	denied := func(format string, args ...any) *sandbox.Error {
 		return sandbox.Errorf(sandbox.Denied, field, format, args...)
 	}
-	if len(rt.cfg.MountRoots) == 0 {
-		return nil, "", st, denied("nothing of the host's may be shown here").WithHint("start the daemon with --allow-mount DIR")
+	outside := denied("%q is not below a folder that is allowed here", name).WithHint("start the daemon with %s DIR", may.flag)
+	if len(may.roots) == 0 {
+		return nil, "", st, denied("no folder of the host is allowed here").WithHint("start the daemon with %s DIR", may.flag)
+	}
+	// What is there elsewhere, and what is not, is nobody's business.
+	named := filepath.Clean(name)
+	if !slices.ContainsFunc(may.roots, func(root string) bool {
+		real, err := filepath.EvalSymlinks(root)
+		return within(named, filepath.Clean(root)) || err == nil && within(named, real)
+	}) {
+		return nil, "", st, outside
 	}
 	fd, err := unix.Open(name, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err == unix.ENOENT || err == unix.ENOTDIR {
@@ -88,18 +105,21 @@ func (rt *Runtime) openAllowed(field, name string) (_ *os.File, real string, st 
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, "", st, err
 	}
-	for _, dir := range slices.Concat(never, []string{rt.cfg.State, rt.cfg.Cache}) {
+	for _, dir := range slices.Concat(never, []string{rt.cfg.State, rt.cfg.Cache}, rt.cfg.Private) {
+		if resolved, err := filepath.EvalSymlinks(dir); err == nil {
+			dir = resolved
+		}
 		if within(real, dir) || within(dir, real) {
 			return nil, "", st, denied("%q is never shown", name)
 		}
 	}
-	for _, root := range rt.cfg.MountRoots {
+	for _, root := range may.roots {
 		if root, err := filepath.EvalSymlinks(root); err == nil && within(real, root) {
 			ok = true
 			return f, real, st, nil
 		}
 	}
-	return nil, "", st, denied("%q is not below a folder from which mounts are allowed", name)
+	return nil, "", st, outside
 }
 
 // openMounts makes the detached mounts. On the host's side the sandbox's user
