@@ -464,8 +464,12 @@ func (m *making) setUp() error {
 }
 
 func (rt *Runtime) client(id sandbox.ID, conn net.Conn) (*guest.Client, error) {
-	return guest.NewClient(conn, guest.Options{Descriptors: true, Daemon: rt.name, ID: id})
+	return guest.NewClient(conn, guest.Options{Descriptors: true, Daemon: rt.name, Linger: linger, ID: id})
 }
+
+// linger is how long a process that is bound to a request outlives the daemon,
+// if none comes back.
+const linger = 30 * time.Second
 
 // tmpSize is how much /tmp holds: memory, so at most half of what there may be.
 func tmpSize(l sandbox.Limits) int64 {

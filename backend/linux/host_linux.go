@@ -2,6 +2,7 @@ package linux
 
 import (
 	"bufio"
+	"io"
 	"os"
 	"os/exec"
 	"os/user"
@@ -103,6 +104,9 @@ func mayMapAny() bool {
 	return err == nil && len(f) == 3 && f[0] == "0" && f[2] == "4294967295"
 }
 
+// maxID is the largest id of the host that means somebody.
+const maxID = 1<<32 - 2
+
 // subIDs finds the first range of at least 65,536 ids given to u (subuid(5)).
 func subIDs(file string, u *user.User) (span, bool) {
 	f, err := os.Open(file)
@@ -110,14 +114,18 @@ func subIDs(file string, u *user.User) (span, bool) {
 		return span{}, false
 	}
 	defer f.Close()
-	for sc := bufio.NewScanner(f); sc.Scan(); {
+	return parseSubIDs(f, u)
+}
+
+func parseSubIDs(r io.Reader, u *user.User) (span, bool) {
+	for sc := bufio.NewScanner(r); sc.Scan(); {
 		p := strings.Split(strings.TrimSpace(sc.Text()), ":")
 		if len(p) != 3 || p[0] != u.Username && p[0] != u.Uid {
 			continue
 		}
 		first, err1 := strconv.Atoi(p[1])
 		count, err2 := strconv.Atoi(p[2])
-		if err1 == nil && err2 == nil && first > 0 && count >= rangeSize-1 {
+		if err1 == nil && err2 == nil && first > 0 && count >= rangeSize-1 && count <= maxID && first <= maxID-count {
 			return span{first, count}, true
 		}
 	}

@@ -25,6 +25,9 @@ var guestProgram = os.Getenv("ATOLL_TEST_GUEST")
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	if state := os.Getenv("ATOLL_TEST_DAEMON"); state != "" {
+		return serveCrash(state)
+	}
 	if guestProgram == "" {
 		dir, err := os.MkdirTemp("", "atoll-linux-test-")
 		if err != nil {

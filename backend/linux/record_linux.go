@@ -2,6 +2,7 @@ package linux
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 
@@ -39,6 +40,17 @@ func loadRecord(dir string) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
+	return parseRecord(b)
+}
+
+// parseRecord reads a record, and checks what is reckoned with.
+func parseRecord(b []byte) (*record, error) {
 	r := new(record)
-	return r, json.Unmarshal(b, r)
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, err
+	}
+	if r.Slot < -1 || r.Slot >= maxSlots {
+		return nil, fmt.Errorf("range %d of ids: there are %d", r.Slot, maxSlots)
+	}
+	return r, nil
 }

@@ -29,7 +29,7 @@ func (rt *Runtime) recover(ctx context.Context) error {
 	}
 	var guests map[sandbox.ID]int
 	if len(entries) > 0 {
-		if guests, err = findGuests(); err != nil {
+		if guests, err = rt.findGuests(); err != nil {
 			return err
 		}
 	}
@@ -142,8 +142,9 @@ func (rt *Runtime) reconnect(ctx context.Context, b *box) error {
 }
 
 // findGuests looks through the host's processes for guests, by what their
-// command line says.
-func findGuests() (map[sandbox.ID]int, error) {
+// command line says and by whose they are: anybody may call a process by any
+// name, and make it the first of a namespace.
+func (rt *Runtime) findGuests() (map[sandbox.ID]int, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
@@ -159,37 +160,68 @@ func findGuests() (map[sandbox.ID]int, error) {
 		if err != nil {
 			continue
 		}
-		if id, ok := guestID(pid); ok {
+		if id, uid, ok := guestOf(pid); ok && rt.mayOwn(uid) {
 			found[id] = pid
 		}
 	}
 	return found, nil
 }
 
-// guestID returns which sandbox's guest pid is: process 1 of a namespace,
-// with the command line that Create gives. Commands of a sandbox could show
-// the same command line, but are never process 1.
-func guestID(pid int) (sandbox.ID, bool) {
+// mayOwn reports whether a sandbox's guest may run as this user of the host.
+func (rt *Runtime) mayOwn(uid int) bool {
+	if rt.host.ids.kind == ownRange {
+		return uid >= rt.firstID(0) && uid < rt.firstID(maxSlots)
+	}
+	return uid == rt.host.ids.uid
+}
+
+// guestOf returns which sandbox's guest pid is, and whose process.
+func guestOf(pid int) (id sandbox.ID, uid int, ok bool) {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
-		return "", false
+		return "", 0, false
 	}
-	argv := bytes.Split(bytes.TrimSuffix(line, []byte{0}), []byte{0})
-	if len(argv) != 2 || string(argv[0]) != guestArgv("")[0] {
-		return "", false
+	if id, ok = guestID(line); !ok {
+		return "", 0, false
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
+		return "", 0, false
+	}
+	uid, first := firstOfNamespace(status)
+	return id, uid, first
+}
+
+// guestID returns the sandbox that a command line names (proc_pid_cmdline(5)),
+// if it is one that Create gives. Commands of a sandbox could show the same.
+func guestID(cmdline []byte) (sandbox.ID, bool) {
+	argv := bytes.Split(bytes.TrimSuffix(cmdline, []byte{0}), []byte{0})
+	if len(argv) != 2 || string(argv[0]) != guestArgv("")[0] {
 		return "", false
 	}
+	id := sandbox.ID(argv[1])
+	return id, id.Valid()
+}
+
+// firstOfNamespace reads a process's status (proc_pid_status(5)): its
+// effective user, and whether it is process 1 of a namespace below ours, which
+// a command of a sandbox never is.
+func firstOfNamespace(status []byte) (uid int, first bool) {
+	uid = -1
 	for line := range bytes.Lines(status) {
+		if rest, ok := bytes.CutPrefix(line, []byte("Uid:")); ok {
+			if ids := bytes.Fields(rest); len(ids) > 1 {
+				if n, err := strconv.Atoi(string(ids[1])); err == nil {
+					uid = n
+				}
+			}
+		}
 		if rest, ok := bytes.CutPrefix(line, []byte("NSpid:")); ok {
 			ns := bytes.Fields(rest)
-			id := sandbox.ID(argv[1])
-			return id, len(ns) > 1 && string(ns[len(ns)-1]) == "1" && id.Valid()
+			first = len(ns) > 1 && string(ns[len(ns)-1]) == "1"
 		}
 	}
-	return "", false
+	return uid, first && uid >= 0
 }
 
 // openProcess holds on to the guest with this pid. It looks again once it
@@ -202,7 +234,7 @@ func openProcess(pid int, id sandbox.ID) (*process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pidfd: %w", err)
 	}
-	if now, ok := guestID(pid); !ok || now != id {
+	if now, _, ok := guestOf(pid); !ok || now != id {
 		unix.Close(fd)
 		return nil, nil
 	}

@@ -20,8 +20,14 @@ import (
 type Watch struct {
 	state  string
 	ids    map[string]bool
-	spaces map[string]string // namespace ("net:[4026532001]") to the sandbox whose it is
-	known  map[string]string // namespaces of this process, which are nobody's
+	spaces map[string]space // by what the kernel calls it: "pid:[4026532001]"
+}
+
+// A space is a sandbox's namespace of pids, in which all its processes are. It
+// is held open, so that its number is not given to another.
+type space struct {
+	id   string
+	file *os.File
 }
 
 // New watches the sandboxes whose state is below state.
@@ -29,22 +35,31 @@ func New(state string) *Watch {
 	if real, err := filepath.EvalSymlinks(state); err == nil {
 		state = real
 	}
-	return &Watch{state: state, ids: map[string]bool{}, spaces: map[string]string{}, known: spaces(os.Getpid())}
+	return &Watch{state: state, ids: map[string]bool{}, spaces: map[string]space{}}
 }
 
-// Saw tells of a sandbox. While it lives, its namespaces are remembered.
+// Saw tells of a sandbox. While it lives, its namespace is remembered.
 func (w *Watch) Saw(id string) {
 	w.ids[id] = true
 	for pid, guest := range Guests() {
 		if guest != id {
 			continue
 		}
-		for ns := range spaces(pid) {
-			if _, ours := w.known[ns]; !ours {
-				w.spaces[ns] = id
-			}
-		}
+		w.hold(pid, id)
 	}
+}
+
+func (w *Watch) hold(pid int, id string) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/pid", pid))
+	if err != nil {
+		return // it has ended
+	}
+	ns, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	if own, e := os.Readlink("/proc/self/ns/pid"); err != nil || e != nil || ns == own || w.spaces[ns].file != nil {
+		f.Close()
+		return
+	}
+	w.spaces[ns] = space{id, f}
 }
 
 // Left returns what is still there of the sandboxes that were told of, and
@@ -54,6 +69,10 @@ func (w *Watch) Left() []string {
 	var left []string
 	for range 100 {
 		if left = w.look(); len(left) == 0 {
+			for _, s := range w.spaces {
+				s.file.Close()
+			}
+			clear(w.spaces)
 			return nil
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -71,12 +90,9 @@ func (w *Watch) look() []string {
 		}
 	}
 	for _, pid := range pids() {
-		for ns := range spaces(pid) {
-			if id, ok := w.spaces[ns]; ok {
-				line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-				add("process %d (%q): in namespace %s of %s", pid, bytes.ReplaceAll(line, []byte{0}, []byte{' '}), ns, id)
-				break
-			}
+		if ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid)); err == nil && w.spaces[ns].file != nil {
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			add("process %d (%q) of %s", pid, bytes.ReplaceAll(line, []byte{0}, []byte{' '}), w.spaces[ns].id)
 		}
 	}
 	for _, dir := range w.groups() {
@@ -191,16 +207,4 @@ func pids() []int {
 		}
 	}
 	return ps
-}
-
-// spaces returns the namespaces that a process is in, as far as this one may
-// see them.
-func spaces(pid int) map[string]string {
-	all := map[string]string{}
-	for _, kind := range []string{"cgroup", "ipc", "mnt", "net", "pid", "user", "uts"} {
-		if ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, kind)); err == nil {
-			all[ns] = kind
-		}
-	}
-	return all
 }

@@ -24,21 +24,17 @@ func TestFindsWhatIsLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWUTS}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID}
 	if err := cmd.Start(); err != nil {
 		t.Skip("no user namespaces here: ", err)
 	}
 	defer func() { in.Close(); cmd.Wait() }()
-	for ns := range spaces(cmd.Process.Pid) {
-		if _, ours := w.known[ns]; !ours {
-			w.spaces[ns] = id
-		}
-	}
+	w.hold(cmd.Process.Pid, id)
 	if err := os.MkdirAll(filepath.Join(state, "trash", id), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	found := strings.Join(w.look(), "\n")
-	for _, want := range []string{"in namespace", "file trash/" + id} {
+	for _, want := range []string{"(\"/bin/cat \") of " + id, "file trash/" + id} {
 		if !strings.Contains(found, want) {
 			t.Errorf("%q was not found in:\n%s", want, found)
 		}
