@@ -32,9 +32,29 @@ func TestMain(m *testing.M) {
 		guest()
 	case "work":
 		work(os.Args[1:])
+	case "contain":
+		contain()
 	default:
 		os.Exit(m.Run())
 	}
+}
+
+// contain becomes the test binary again, in a cgroup namespace with a mount of
+// cgroup2 of its own, as the first program of a container is.
+func contain() {
+	runtime.LockOSThread()
+	must := func(err error) {
+		if err != nil {
+			fmt.Println("contain:", err)
+			os.Exit(1)
+		}
+	}
+	must(unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP))
+	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	must(unix.Mount("tmpfs", "/sys/fs/cgroup", "tmpfs", 0, ""))
+	must(unix.Mount("cgroup", "/sys/fs/cgroup", "cgroup2", 0, ""))
+	env := slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "ATOLL_CGROUP_TEST=") })
+	must(syscall.Exec("/proc/self/exe", append([]string{"cgroup.test"}, os.Args[1:]...), env))
 }
 
 // guest does what the real one does with a group: the writes of Enter on the
@@ -786,6 +806,64 @@ func delegated(t *testing.T) {
 	}
 	if exists(b.v2) {
 		t.Error("the group is still there")
+	}
+}
+
+// In a container of its own cgroup namespace the daemon lives in what looks
+// like the top, and has to make room there.
+func TestContainer(t *testing.T) {
+	if gives, ok := os.LookupEnv("ATOLL_CGROUP_CONTAINER"); ok {
+		contained(t, gives)
+		return
+	}
+	each(t, func(t *testing.T, h *Host) {
+		if h.v2 == nil {
+			t.Skip("needs version 2")
+		}
+		ours := filepath.Join(h.v2.parent, "container")
+		if err := os.Mkdir(ours, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := (&Group{v2: ours}).Remove(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		dir, err := os.Open(ours)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestContainer$", "-test.v")
+		cmd.Env = append(os.Environ(), "ATOLL_CGROUP_TEST=contain", "ATOLL_CGROUP_CONTAINER="+strings.Join(h.v2.gives, ","))
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+}
+
+// contained is TestContainer inside.
+func contained(t *testing.T, gives string) {
+	if own, err := os.ReadFile("/proc/self/cgroup"); err != nil || !strings.Contains(string(own), "0::/\n") {
+		t.Fatalf("not at the top of a namespace: %s, %v", own, err)
+	}
+	h, err := Detect(Options{})
+	if err != nil || h.v2 == nil || h.v2.parent != "/sys/fs/cgroup/atoll" {
+		t.Fatalf("%+v, %v", h, err)
+	}
+	defer h.Close()
+	if got := strings.Join(h.v2.gives, ","); got != gives {
+		t.Errorf("groups get the controllers %q, of %q", got, gives)
+	}
+	b := newBox(t, h, sandbox.Limits{Memory: 64 << 20})
+	if h.Means("memory") != "" {
+		if got := b.run("memory 200"); got != "ended signal: killed" {
+			t.Errorf("200 MiB within 64: %s", got)
+		}
+	}
+	if err := b.Remove(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

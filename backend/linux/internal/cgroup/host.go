@@ -92,6 +92,13 @@ func detect(opt Options, mounts []mount, own map[string]string, root bool) *Host
 	if h.parent == "" && root {
 		h.parent = "/atoll"
 	}
+	mounts = slices.Clone(mounts)
+	for i := len(mounts) - 1; i >= 0; i-- {
+		over := func(m mount) bool { return m.point == mounts[i].point }
+		if slices.ContainsFunc(mounts[i+1:], over) {
+			mounts = slices.Delete(mounts, i, i+1) // hidden below another
+		}
+	}
 	var not []string // why not
 	for _, m := range mounts {
 		if m.v2 && h.v2 == nil {
