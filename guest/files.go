@@ -171,10 +171,10 @@ func (f files) write(ctx context.Context, path string, src io.Reader, opt sandbo
 	}
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
-	n, err := io.ReadFull(src, (*buf)[:small])
+	n, err := readSome(src, (*buf)[:small])
 	m.Data = (*buf)[:n]
 	switch err {
-	case io.EOF, io.ErrUnexpectedEOF:
+	case io.EOF:
 		m.Commit = true
 		if err := ctx.Err(); err != nil {
 			return sandbox.FileInfo{}, err
@@ -200,7 +200,7 @@ func (f files) write(ctx context.Context, path string, src io.Reader, opt sandbo
 	}
 	to, err := f.c.writer(&o, fds)
 	if err == nil {
-		err = fill(ctx, to, src, *buf)
+		err = pour(ctx, to, src, *buf)
 		if e := to.Close(); err == nil {
 			err = e
 		}
@@ -216,8 +216,8 @@ func (f files) write(ctx context.Context, path string, src io.Reader, opt sandbo
 	return infoOf(&e), nil
 }
 
-// fill copies src to w until ctx ends.
-func fill(ctx context.Context, w io.Writer, src io.Reader, buf []byte) error {
+// pour copies src to w until ctx ends.
+func pour(ctx context.Context, w io.Writer, src io.Reader, buf []byte) error {
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -395,4 +395,19 @@ func infoOf(e *proto.Entry) sandbox.FileInfo {
 		m |= fs.ModeSticky
 	}
 	return sandbox.FileInfo{Name: e.Name, Size: max(e.Size, 0), Mode: m, Time: time.Unix(0, e.Time), UID: e.UID, GID: e.GID, Target: e.Target}
+}
+
+// readSome reads from src until b is full. Unlike io.ReadFull it does not take the
+// end of src, which is io.EOF here however much was read, for an
+// io.ErrUnexpectedEOF of src's own, such as an upload's that broke off.
+func readSome(src io.Reader, b []byte) (n int, err error) {
+	for n < len(b) && err == nil {
+		var k int
+		k, err = src.Read(b[n:])
+		n += k
+	}
+	if n == len(b) {
+		err = nil
+	}
+	return n, err
 }
