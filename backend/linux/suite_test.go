@@ -18,6 +18,7 @@ func TestRuntime(t *testing.T) {
 		sandboxtest.Run(suite, sandboxtest.Config{
 			New:    func(*testing.T) sandbox.Runtime { return newRuntime(t) },
 			Listen: listener,
+			Source: func(t *testing.T) string { return t.TempDir() },
 		})
 	})
 }
