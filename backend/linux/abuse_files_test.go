@@ -510,6 +510,59 @@ func TestAbuseImageRaces(t *testing.T) {
 	}
 }
 
+// A mount whose target is a link of the image's does not cover what the sandbox
+// is made of (CVE-2019-16884).
+func TestAbuseMountTargets(t *testing.T) {
+	cfg := config(t)
+	dir := smallImage(t)
+	fake, err := os.MkdirTemp("", "atoll-fake-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(fake) })
+	for _, d := range []string{"self", "sys/user", "sys/kernel", "1"} {
+		if err := os.MkdirAll(filepath.Join(fake, d), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range []string{"self/stat", "null"} {
+		if err := os.WriteFile(filepath.Join(fake, f), nil, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, to := range []string{"/proc", "/proc/sys", "/proc/self", "/proc/sys/user", "/dev", "../proc", "/dev/null"} {
+		link := fmt.Sprintf("link%d", i)
+		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rt := newRuntimeWith(t, cfg)
+	for i, to := range []string{"/proc", "/proc/sys", "/proc/self", "/proc/sys/user", "/dev", "../proc", "/dev/null"} {
+		source := fake
+		if to == "/dev/null" {
+			source = filepath.Join(fake, "null")
+		}
+		sb, err := rt.Create(t.Context(), sandbox.Spec{Image: "dir:" + dir, Mounts: []sandbox.Mount{{Source: source, Target: fmt.Sprintf("/link%d", i)}}})
+		if err != nil {
+			t.Logf("%s: %v", to, err)
+			continue
+		}
+		c := &cell{Sandbox: sb, nonce: "0123456789abcdef0123"}
+		if err := sandbox.WriteFile(t.Context(), sb, "/workspace/.nonce", []byte(c.nonce)); err != nil {
+			t.Fatal(err)
+		}
+		r, err := sandbox.Capture(t.Context(), sb, 1<<16, sandbox.Cmd{Args: []string{"/abuse", c.nonce, "open", "/proc/self/stat", "/dev/null"}})
+		if err != nil || !r.Success() {
+			t.Errorf("%s: nothing runs: %v %s", to, err, r.Stderr)
+			continue
+		}
+		said := verdicts(t, r.Stdout)
+		if !strings.Contains(said["/proc/self/stat"], "(abuse)") || said["/dev/null"] != "empty" {
+			t.Errorf("%s could be covered: %v", to, said)
+		}
+	}
+}
+
 // Nobody else on the host reaches into a sandbox's folder, not even who knows
 // its id.
 func TestAbuseStateFolder(t *testing.T) {

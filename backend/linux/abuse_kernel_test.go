@@ -520,6 +520,10 @@ func TestAbuseMounts(t *testing.T) {
 			}
 		}
 	}
+	r, err := sandbox.Capture(t.Context(), c, 1<<16, sandbox.Cmd{Args: []string{"grep", "-E", "(shared|master):", "/proc/self/mountinfo"}})
+	if err != nil || len(r.Stdout) > 0 {
+		t.Errorf("mounts that follow those of the host: %v %s", err, r.Stdout)
+	}
 	for point, kind := range map[string]string{"/proc": "proc", "/dev/pts": "devpts", "/tmp": "tmpfs", "/": "overlay"} {
 		if f := strings.Fields(mounts[point]); len(f) < 2 || f[1] != kind {
 			t.Errorf("%s is %q, want %s", point, mounts[point], kind)

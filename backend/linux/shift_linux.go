@@ -98,7 +98,7 @@ func (m *making) detached(f *os.File, opt treeOptions, recursive uint) (enter.So
 		return enter.Source{}, fmt.Errorf("open_tree: %w", err)
 	}
 	clone := os.NewFile(uintptr(fd), f.Name())
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
 	if opt.readOnly {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}

@@ -43,6 +43,7 @@ var steps = []struct {
 	{"make the root read-only", (*setup).readOnly},
 	{"bind mounts", (*setup).bind},
 	{"leave the old root", (*setup).pivot},
+	{"look at what came of it", (*setup).verify},
 	{"set the host name", (*setup).hostname},
 	{"hide from processes", (*setup).hide},
 	{"lower limits", (*setup).lowerLimits},
@@ -59,6 +60,7 @@ type setup struct {
 	stage string
 	root  string // stage + "/root", where the sandbox's root is built
 	gaps  []string
+	proc  uint64 // device of the new /proc
 }
 
 // Setup carries out req on the calling thread, which must be locked to its
@@ -392,7 +394,13 @@ func (s *setup) mountProc() error {
 		return err
 	}
 	defer unix.Close(fd)
-	return unix.Mount("proc", fdPath(fd), "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	if err := unix.Mount("proc", fdPath(fd), "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	err = unix.Stat(s.root+"/proc", &st) // through whatever link the image has
+	s.proc = uint64(st.Dev)
+	return err
 }
 
 // mountSys gives programs the little of /sys that they look for, as plain
@@ -447,7 +455,8 @@ func (s *setup) bind() error {
 		if err != nil {
 			return step(b.Target, err)
 		}
-		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+		// Private: what is mounted below it on the host later stays there.
+		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
 		if b.ReadOnly {
 			attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 		}
@@ -499,6 +508,37 @@ func (s *setup) pivot() error {
 		return err
 	}
 	return unix.Chdir("/")
+}
+
+// verify looks at the new root as processes will see it. What was mounted can
+// have been covered since, by a mount whose target is a link of the image's to
+// a place of ours; the guest itself relies on /proc.
+func (s *setup) verify() error {
+	var st unix.Stat_t
+	for _, p := range []string{"/proc", "/proc/self/stat", "/proc/sys/kernel", "/proc/sys/user"} {
+		if err := unix.Stat(p, &st); err != nil {
+			return step(p, err)
+		}
+		if uint64(st.Dev) != s.proc {
+			return errors.New(p + " is covered by something else")
+		}
+	}
+	var fs unix.Statfs_t
+	for _, p := range []string{"/proc/sys", "/dev"} {
+		if err := unix.Statfs(p, &fs); err != nil {
+			return step(p, err)
+		}
+		if fs.Flags&unix.ST_RDONLY == 0 {
+			return errors.New(p + " is writable")
+		}
+	}
+	if err := unix.Lstat("/dev/null", &st); err != nil {
+		return step("/dev/null", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFCHR || uint64(st.Rdev) != unix.Mkdev(1, 3) {
+		return errors.New("/dev/null is something else")
+	}
+	return nil
 }
 
 func (s *setup) hostname() error { return unix.Sethostname([]byte(s.req.Hostname)) }
