@@ -2,7 +2,6 @@ package guest
 
 import (
 	"context"
-	"errors"
 	"io"
 	"io/fs"
 	"iter"
@@ -120,25 +119,28 @@ func (f *file) Close() error {
 	return nil
 }
 
-// carriedFile is a file that the guest reads.
+// carriedFile is a file that the guest reads, as much at a time as one message
+// carries. It is used under the mutex of its file.
 type carriedFile struct {
 	c      *Client
 	handle uint32
+	ahead  []byte // what was read last
+	from   int64  // where that begins
 }
 
 func (h *carriedFile) ReadAt(b []byte, at int64) (int, error) {
-	var d proto.Data
-	most := min(len(b), proto.MaxPayload)
-	if _, err := h.c.call(h.c.life, proto.OpFread, &proto.Fread{Handle: h.handle, Offset: at, Max: most}, &d, nil); err != nil {
-		return 0, h.c.error("Read", err)
+	if i := at - h.from; i >= 0 && i < int64(len(h.ahead)) {
+		return copy(b, h.ahead[i:]), nil
 	}
-	if len(d.Data) > most {
-		return 0, errors.New("the guest gives more than it was asked for")
+	var d proto.Data
+	if _, err := h.c.call(h.c.life, proto.OpFread, &proto.Fread{Handle: h.handle, Offset: at, Max: proto.MaxPayload}, &d, nil); err != nil {
+		return 0, h.c.error("Read", err)
 	}
 	if len(d.Data) == 0 {
 		return 0, io.EOF
 	}
-	return copy(b, d.Data), nil
+	h.ahead, h.from = d.Data, at
+	return copy(b, h.ahead), nil
 }
 
 func (h *carriedFile) Close() error {
@@ -200,7 +202,11 @@ func (f files) write(ctx context.Context, path string, src io.Reader, opt sandbo
 	}
 	to, err := f.c.writer(&o, fds)
 	if err == nil {
-		err = pour(ctx, to, src, *buf)
+		room := *buf
+		if !f.c.conn.passing() {
+			room = make([]byte, proto.MaxPayload)
+		}
+		err = pour(ctx, to, src, room)
 		if e := to.Close(); err == nil {
 			err = e
 		}

@@ -29,7 +29,7 @@ func (c *Client) one(fds []int) (int, error) {
 func (c *Client) reader(o *proto.Opened, fds []int) (content, error) {
 	if !c.conn.passing() {
 		closeAll(fds)
-		return &carriedFile{c, o.Handle}, nil
+		return &carriedFile{c: c, handle: o.Handle}, nil
 	}
 	fd, err := c.one(fds)
 	if err != nil {

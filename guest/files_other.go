@@ -12,7 +12,7 @@ import (
 )
 
 func (c *Client) reader(o *proto.Opened, _ []int) (content, error) {
-	return &carriedFile{c, o.Handle}, nil
+	return &carriedFile{c: c, handle: o.Handle}, nil
 }
 
 func (c *Client) writer(o *proto.Opened, _ []int) (io.WriteCloser, error) {

@@ -92,23 +92,22 @@ const perThread = unix.Signal(33)
 
 // quiet makes signals from inside harmless. To process 1 the kernel delivers
 // none that has no handler, so the runtime's are taken away, but for those that
-// it needs itself: its own interruptions, the death of children. Those of a
-// fault are among them, since anybody can send one and the runtime would end;
-// a fault of the guest's own still ends it, without a trace of the stack.
+// it needs itself: its own interruptions, and those of a fault, so that a fault
+// of the guest's own fails one request and not the sandbox. Of these three it
+// ignores what a process sent.
 func quiet() {
 	unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&[]byte("atoll-guest\x00")[0])), 0, 0, 0)
+	ignore(int(unix.SIGCHLD)) // the reaper waits: a handler would only cost time
 	if os.Getpid() != 1 {
 		unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 		return
 	}
 	for n := 1; n <= 64; n++ {
 		switch unix.Signal(n) {
-		case unix.SIGKILL, unix.SIGSTOP, unix.SIGURG, unix.SIGCHLD, unix.SIGPIPE, perThread:
+		case unix.SIGKILL, unix.SIGSTOP, unix.SIGURG, unix.SIGPIPE, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, perThread:
 		default:
 			ignore(n)
 		}
 	}
-	// The runtime keeps its handlers of these, which then take no notice of
-	// one that a process sent.
 	signal.Ignore(unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE)
 }
