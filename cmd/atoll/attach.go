@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"sync"
@@ -29,13 +31,35 @@ func (f *streamFlags) add(fs *pflag.FlagSet) {
 	fs.DurationVar(&f.timeout, "timeout", 0, "kill the command after this time, such as 30s; its status is then 124")
 }
 
-// attach runs cmd in sb as if it were this program: with its streams, its
-// terminal and its signals. It returns the command's status as an error, or
-// nil if that is 0.
+// attach runs cmd in sb as if it were this program, and says why it was killed
+// where nothing else does. It returns the command's status as an error, or nil
+// if that is 0. What gives a command more memory is said by more.
+func (a *app) attach(ctx context.Context, sb sandbox.Sandbox, cmd sandbox.Cmd, f streamFlags, more string) error {
+	exit, err := a.attachTo(ctx, sb, cmd, f)
+	if e := status(0); err == nil || errors.As(err, &e) {
+		switch exit.Reason {
+		case sandbox.TimedOut:
+			say(a.stderr, hint(fmt.Errorf("the command was killed: it ran for longer than %v", f.timeout), "raise --timeout"))
+		case sandbox.OutOfMemory:
+			var limit int64
+			if info, err := sb.Info(ctx); err == nil {
+				limit = info.Limits.Memory
+			}
+			if limit == 0 {
+				say(a.stderr, hint(errors.New("the command ran out of memory"), "there is no limit: this is all that the machine has"))
+				break
+			}
+			say(a.stderr, hint(fmt.Errorf("the command ran out of memory: the sandbox may use %s", formatSize(limit)), more))
+		}
+	}
+	return err
+}
+
+// attachTo gives cmd this program's streams, its terminal and its signals.
 //
 // The first signal goes to the command, which may end in its own way; what
 // still runs after a second one, or [patience], is killed.
-func (a *app) attach(ctx context.Context, sb sandbox.Sandbox, cmd sandbox.Cmd, f streamFlags) error {
+func (a *app) attachTo(ctx context.Context, sb sandbox.Sandbox, cmd sandbox.Cmd, f streamFlags) (sandbox.Exit, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
@@ -56,7 +80,7 @@ func (a *app) attach(ctx context.Context, sb sandbox.Sandbox, cmd sandbox.Cmd, f
 	if f.tty {
 		var err error
 		if term, err = openTerminal(a.stdin); err != nil {
-			return err
+			return sandbox.Exit{}, err
 		}
 		defer term.restore()
 		defer a.sigs.onInsisted(term.restore)()
@@ -73,7 +97,7 @@ func (a *app) attach(ctx context.Context, sb sandbox.Sandbox, cmd sandbox.Cmd, f
 
 	p, err := sb.Start(ctx, cmd)
 	if err != nil {
-		return err
+		return sandbox.Exit{}, err
 	}
 	release := a.sigs.take(a.pass(ctx, cancel, p))
 	defer release()
@@ -82,7 +106,7 @@ func (a *app) attach(ctx context.Context, sb sandbox.Sandbox, cmd sandbox.Cmd, f
 		defer stop()
 	}
 	exit, err := p.Wait()
-	return verdict(ctx, exit, err)
+	return exit, verdict(ctx, exit, err)
 }
 
 // pass returns what hands a signal to p, and to cancel when that does not

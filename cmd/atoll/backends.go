@@ -38,10 +38,22 @@ func (c *Config) linux(dir string, log *slog.Logger) linux.Config {
 		State:        dir,
 		Cache:        filepath.Join(c.State, "cache"),
 		MountRoots:   c.AllowMount,
+		ImageRoots:   c.AllowImage,
+		Private:      c.private(),
 		Guest:        c.Linux.Guest,
 		CgroupParent: c.Linux.CgroupParent,
 		Log:          log,
 	}
+}
+
+// private returns what no sandbox is shown: the state of all backends, and the
+// token.
+func (c *Config) private() []string {
+	p := []string{c.State}
+	if c.TokenFile != "" {
+		p = append(p, c.TokenFile)
+	}
+	return p
 }
 
 func openMemory(context.Context, *Config, string, *slog.Logger) (sandbox.Runtime, error) {

@@ -68,6 +68,10 @@ type Config struct {
 	// may lie; none allows no mount.
 	AllowMount []string `toml:"allow_mount"`
 
+	// AllowImage lists the folders of the host below which a sandbox's image
+	// dir:PATH may lie; none allows no such image.
+	AllowImage []string `toml:"allow_image"`
+
 	// Linux is for the linux backend alone.
 	Linux LinuxConfig `toml:"linux"`
 }
@@ -146,6 +150,7 @@ func (c *Config) flags() *pflag.FlagSet {
 	fs.DurationVar(&c.Drain, "drain", c.Drain, "how long to wait for requests to end when told to stop")
 	fs.Var(levelFlag{&c.Log}, "log", "the least level to log: debug, info, warn or error")
 	fs.StringSliceVar(&c.AllowMount, "allow-mount", c.AllowMount, "a folder below which a sandbox's mounts may lie; may be repeated")
+	fs.StringSliceVar(&c.AllowImage, "allow-image", c.AllowImage, "a folder below which an image dir:PATH may lie; may be repeated")
 	return fs
 }
 
@@ -159,6 +164,10 @@ func envOf(name string) string {
 	}
 	return "ATOLL_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
+
+// notSetting marks flags of a command that are not the setting of the same
+// name.
+const notSetting = "not-setting"
 
 // load returns the configuration: the defaults, what the file says, what the
 // environment says, and what was given as flags, each winning over those
@@ -194,7 +203,7 @@ func (a *app) load(given *pflag.FlagSet) (Config, error) {
 	fromFlags := make(map[string]bool)
 	given.Visit(func(g *pflag.Flag) {
 		f := fs.Lookup(g.Name)
-		if f == nil || wrong != nil {
+		if f == nil || wrong != nil || g.Annotations[notSetting] != nil {
 			return // a flag of one command, not a setting
 		}
 		fromFlags[f.Name] = true
@@ -259,11 +268,16 @@ func (c *Config) check() error {
 			return sandbox.Errorf(sandbox.Invalid, "backend", "%s is given twice", name)
 		}
 	}
-	for i, dir := range c.AllowMount {
-		if !filepath.IsAbs(dir) {
-			return sandbox.Errorf(sandbox.Invalid, "allow_mount", "%q is not an absolute path", dir).WithHint("begin it with /")
+	for _, allow := range []struct {
+		key  string
+		dirs []string
+	}{{"allow_mount", c.AllowMount}, {"allow_image", c.AllowImage}} {
+		for i, dir := range allow.dirs {
+			if !filepath.IsAbs(dir) {
+				return sandbox.Errorf(sandbox.Invalid, allow.key, "%q is not an absolute path", dir).WithHint("begin it with /")
+			}
+			allow.dirs[i] = filepath.Clean(dir)
 		}
-		c.AllowMount[i] = filepath.Clean(dir)
 	}
 	return nil
 }

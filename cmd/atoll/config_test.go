@@ -68,6 +68,8 @@ func TestPrecedence(t *testing.T) {
 			[4]any{slog.LevelDebug, slog.LevelWarn, slog.LevelError, slog.LevelInfo}},
 		{"--allow-mount=/flag", "/env", `allow_mount = ["/file/"]`, func(c *Config) any { return c.AllowMount },
 			[4]any{[]string{"/flag"}, []string{"/env"}, []string{"/file"}, []string(nil)}},
+		{"--allow-image=/flag,/more", "/env", `allow_image = ["/file/"]`, func(c *Config) any { return c.AllowImage },
+			[4]any{[]string{"/flag", "/more"}, []string{"/env"}, []string{"/file"}, []string(nil)}},
 		{"--daemon=http://flag", "http://env", `daemon = "http://file"`, func(c *Config) any { return c.Daemon },
 			[4]any{"http://flag", "http://env", "http://file", "http://" + defaultListen}},
 	}
@@ -155,7 +157,7 @@ func TestWrongConfigIsRefused(t *testing.T) {
 		args []string
 		want []string // parts of the message
 	}{
-		{name: "unknown key", file: `lisen = ["x"]`, want: []string{"atoll.toml", `"lisen"`, "known ones: allow_mount, backend", "token_file"}},
+		{name: "unknown key", file: `lisen = ["x"]`, want: []string{"atoll.toml", `"lisen"`, "known ones: allow_image, allow_mount, backend", "token_file"}},
 		{name: "unknown key in a table", file: "[linux]\nguests = 1", want: []string{`"linux.guests"`, "cgroup_parent, guest"}},
 		{name: "unknown table", file: "[docker]\nx = 1", want: []string{`"docker"`, "known ones"}},
 		{name: "token in the file", file: `token = "e2b_secret"`, want: []string{"token_file"}},
@@ -170,6 +172,7 @@ func TestWrongConfigIsRefused(t *testing.T) {
 		{name: "unknown backend", env: map[string]string{"ATOLL_BACKEND": "lynux"}, want: []string{"lynux", "linux, memory"}},
 		{name: "backend to come", args: []string{"--backend=docker"}, want: []string{"docker", "linux, memory"}},
 		{name: "backend twice", args: []string{"--backend=memory,memory"}, want: []string{"memory", "twice"}},
+		{name: "relative image root", args: []string{"--allow-image=/ok", "--allow-image=images"}, want: []string{"allow_image", "images"}},
 		{name: "relative mount root", args: []string{"--allow-mount=data"}, want: []string{"allow_mount", "data"}},
 		{name: "no such file", args: []string{"--config=/nowhere/atoll.toml"}, want: []string{"/nowhere/atoll.toml"}},
 	} {

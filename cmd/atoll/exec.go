@@ -56,7 +56,7 @@ the sandbox keeps the end of its output for atoll logs.`,
 			}
 			defer done()
 			if !detach {
-				return a.attach(cmd.Context(), sb, want, streams)
+				return a.attach(cmd.Context(), sb, want, streams, "make one that may use more, with atoll create --memory")
 			}
 			d, err := ability[sandbox.Detacher](sb, "keep a process that nobody waits for")
 			if err != nil {

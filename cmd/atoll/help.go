@@ -34,7 +34,8 @@ The other commands:
   128+N  signal N ended atoll
 
 A command that exits with 124 to 127 by itself looks the same. Only when atoll
-itself failed is there a line on standard error that begins with "atoll: ".`),
+itself failed, or when the command was killed for its --timeout or for want of
+memory, is there a line on standard error that begins with "atoll: ".`),
 		topic("configuration", "flags, environment and file", configurationHelp()),
 		topic("properties", "what --require can ask for", `
 Properties are what isolates a sandbox, or bounds it. atoll inspect shows which
@@ -73,6 +74,7 @@ A file with all that a small server needs:
   hosts = ["sandboxes.example.org"]
   token_file = "/etc/atoll/token"
   allow_mount = ["/srv/shared"]
+  allow_image = ["/srv/images"]
   drain = "30s"
   log = "info"
 
@@ -87,7 +89,7 @@ type settingName struct{ flag, env, key string }
 
 func settingNames() []settingName {
 	var names []settingName
-	for _, flag := range []string{"listen", "state", "backend", "host", "token", "token-file", "allow-mount", "remove-on-exit", "drain", "log", "daemon"} {
+	for _, flag := range []string{"listen", "state", "backend", "host", "token", "token-file", "allow-mount", "allow-image", "remove-on-exit", "drain", "log", "daemon"} {
 		n := settingName{flag, envOf(flag), strings.ReplaceAll(flag, "-", "_")}
 		switch flag {
 		case "token":

@@ -52,8 +52,10 @@ names one, that one makes it.`,
 				return err
 			}
 			if a.daemonNamed(cmd) {
-				if cmd.Flags().Changed("backend") {
-					return hint(usage("--backend says what makes a sandbox here, but a daemon is asked to"), "leave out --backend, or unset ATOLL_HOST")
+				for _, name := range []string{"allow-mount", "allow-image"} {
+					if cmd.Flags().Changed(name) {
+						return hint(usage("--%s says what may be shown by a sandbox made here, but a daemon makes it", name), "give it to atoll serve, or unset ATOLL_HOST")
+					}
 				}
 				rt, err := a.connect(&c)
 				if err != nil {
@@ -67,6 +69,12 @@ names one, that one makes it.`,
 			if len(c.AllowMount) == 0 {
 				c.AllowMount = []string{"/"}
 			}
+			if len(c.AllowImage) == 0 {
+				c.AllowImage = []string{"/"}
+			}
+			if s.Backend != "" {
+				c.Backend = []string{s.Backend}
+			}
 			return a.embedded(cmd.Context(), &c, func(ctx context.Context, rt sandbox.Runtime) error {
 				return a.runIn(ctx, rt, s, want, streams)
 			})
@@ -75,7 +83,7 @@ names one, that one makes it.`,
 	cmd.Flags().SetInterspersed(false)
 	spec.add(cmd.Flags())
 	streams.add(cmd.Flags())
-	settings(cmd, "backend", "state", "daemon", "token-file", "allow-mount", "log")
+	settings(cmd, "state", "daemon", "token-file", "allow-mount", "allow-image", "log")
 	return cmd
 }
 
@@ -95,7 +103,7 @@ func (a *app) runIn(ctx context.Context, rt sandbox.Runtime, spec sandbox.Spec, 
 			}
 		}
 	}()
-	return a.attach(ctx, sb, cmd, streams)
+	return a.attach(ctx, sb, cmd, streams, "raise --memory")
 }
 
 // embedded calls f with a Runtime of the first backend that lives as long as

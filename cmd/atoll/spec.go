@@ -15,6 +15,7 @@ import (
 
 // specFlags are the flags of run and create: what sandbox is wanted.
 type specFlags struct {
+	backend  string
 	image    string
 	memory   size
 	cpus     float64
@@ -33,6 +34,8 @@ type specFlags struct {
 }
 
 func (f *specFlags) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.backend, "backend", "", "what makes the sandbox, such as linux (default: the first that the daemon has; without a daemon, the first of the configuration)")
+	fs.SetAnnotation("backend", notSetting, []string{""})
 	fs.StringVar(&f.image, "image", "", `what the file system starts as: "host" (the default) or "dir:/path"`)
 	fs.Var(&f.memory, "memory", "how much memory it may use, such as 512m")
 	fs.Float64Var(&f.cpus, "cpus", 0, "how many processors it may use, such as 0.5")
@@ -53,6 +56,7 @@ func (f *specFlags) add(fs *pflag.FlagSet) {
 // spec returns the Spec that the flags describe.
 func (f *specFlags) spec(a *app) (sandbox.Spec, error) {
 	s := sandbox.Spec{
+		Backend:      f.backend,
 		Image:        f.image,
 		Workdir:      f.workdir,
 		User:         f.user,

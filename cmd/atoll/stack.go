@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
+	"slices"
 
 	"github.com/atoll-run/atoll/sandbox"
 )
@@ -12,31 +13,37 @@ import (
 // openStack returns the Runtime that the daemon serves: every backend that c
 // names, each in its own folder below the state folder.
 func openStack(ctx context.Context, c *Config, log *slog.Logger) (sandbox.Runtime, error) {
-	var all union
+	all := union{names: c.Backend}
 	for _, name := range c.Backend {
 		rt, err := openBackend(ctx, c, name, c.State, log.With("backend", name))
 		if err != nil {
 			return nil, errors.Join(err, all.Close())
 		}
-		all = append(all, rt)
+		all.rts = append(all.rts, rt)
 	}
-	if len(all) == 1 {
-		return all[0], nil
+	if len(all.rts) == 1 {
+		return all.rts[0], nil
 	}
 	return all, nil
 }
 
-// A union is several Runtimes as one. The first makes the sandboxes; those of
-// all are found.
-type union []sandbox.Runtime
+// A union is several Runtimes as one. The first makes the sandboxes of who
+// names no backend; those of all are found.
+type union struct {
+	names []string
+	rts   []sandbox.Runtime // of the same length
+}
 
 func (u union) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
-	return u[0].Create(ctx, spec)
+	if err := spec.CheckBackend(u.names...); err != nil {
+		return nil, err
+	}
+	return u.rts[max(0, slices.Index(u.names, spec.Backend))].Create(ctx, spec)
 }
 
 func (u union) Open(ctx context.Context, id sandbox.ID) (sandbox.Sandbox, error) {
 	var err error
-	for _, rt := range u {
+	for _, rt := range u.rts {
 		var sb sandbox.Sandbox
 		if sb, err = rt.Open(ctx, id); !errors.Is(err, sandbox.NotExist) {
 			return sb, err
@@ -47,7 +54,7 @@ func (u union) Open(ctx context.Context, id sandbox.ID) (sandbox.Sandbox, error)
 
 func (u union) List(ctx context.Context) iter.Seq2[sandbox.Info, error] {
 	return func(yield func(sandbox.Info, error) bool) {
-		for _, rt := range u {
+		for _, rt := range u.rts {
 			for info, err := range rt.List(ctx) {
 				if !yield(info, err) || err != nil {
 					return
@@ -59,7 +66,7 @@ func (u union) List(ctx context.Context) iter.Seq2[sandbox.Info, error] {
 
 func (u union) Close() error {
 	var errs []error
-	for _, rt := range u {
+	for _, rt := range u.rts {
 		errs = append(errs, rt.Close())
 	}
 	return errors.Join(errs...)
