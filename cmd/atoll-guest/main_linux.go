@@ -48,6 +48,7 @@ func run() error {
 		return err
 	}
 	quiet()
+	unix.Umask(0o022) // what processes begin with, whatever the daemon's is
 	var cfg inside.Config
 	stdio := len(os.Args) == 2 && os.Args[1] == "--stdio"
 	if !stdio {

@@ -203,7 +203,7 @@ func (s *Server) Loop() error {
 					s.drop(c)
 				}
 			case c == nil:
-			case e.Events&unix.EPOLLOUT != 0 && !c.flush(), e.Events&^unix.EPOLLOUT != 0 && !c.receive():
+			case e.Events&^unix.EPOLLIN != 0 && !c.flush(), e.Events&^unix.EPOLLOUT != 0 && !c.receive():
 				s.drop(c)
 			}
 		}
