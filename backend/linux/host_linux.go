@@ -33,6 +33,9 @@ type ids struct {
 	subUID, subGID span
 }
 
+// rootInside reports whether the sandbox's root may be the host's.
+func (i *ids) rootInside() bool { return i.kind != ownRange && i.uid == 0 }
+
 type idKind int
 
 const (

@@ -26,7 +26,12 @@ func (rt *Runtime) keeps(l sandbox.Limits) map[string]string {
 		kept["memory"] = orElse(cg("memory"), keptWatch)
 	}
 	if l.PIDs > 0 {
-		kept["pids"] = orElse(cg("pids"), keptRlimit)
+		kept["pids"] = cg("pids")
+		// The kernel holds its own root to no such limit, in whatever namespace
+		// (fork(2), EAGAIN).
+		if kept["pids"] == "" && !rt.host.ids.rootInside() {
+			kept["pids"] = keptRlimit
+		}
 	}
 	if l.CPU > 0 {
 		kept["cpu"] = cg("cpu")
