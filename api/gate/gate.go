@@ -141,9 +141,9 @@ func (g *Gate) check(r *http.Request, take []Taker) *Refusal {
 		}
 	}
 	if given {
-		return &Refusal{http.StatusUnauthorized, sandbox.Errorf(sandbox.Denied, "token", "this is not the server's token").WithHint("see ATOLL_TOKEN")}
+		return &Refusal{http.StatusUnauthorized, sandbox.Errorf(sandbox.Denied, "token", "this is not the server's token").WithHint("it stands in the file token of the daemon's state folder; give it to atoll in ATOLL_TOKEN")}
 	}
-	return &Refusal{http.StatusUnauthorized, sandbox.Errorf(sandbox.Denied, "token", "the request brings no token").WithHint("see ATOLL_TOKEN")}
+	return &Refusal{http.StatusUnauthorized, sandbox.Errorf(sandbox.Denied, "token", "the request brings no token").WithHint("send the header Authorization: Bearer TOKEN")}
 }
 
 // hostOK reports whether the Host header names this server. Through a Unix

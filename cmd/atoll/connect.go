@@ -93,10 +93,11 @@ func ability[T any](sb sandbox.Sandbox, what string) (T, error) {
 	return t, nil
 }
 
-// unreachable returns hints for an error that says that no daemon answers.
+// unreachable returns hints for an error that says that no daemon answers,
+// besides the client's own.
 func unreachable(err error) []string {
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) && sandbox.KindOf(err) == sandbox.Unavailable {
-		return []string{"start a daemon with: atoll serve", "or say with ATOLL_HOST where one is"}
+		return []string{"or say with ATOLL_HOST where one is"}
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func (a *app) lsCommand() *cobra.Command {
 			for _, i := range all {
 				expires := "-"
 				if !i.Expires.IsZero() {
-					expires = "in " + span(time.Until(i.Expires))
+					expires = "in " + span(time.Until(i.Expires).Round(time.Second))
 				}
 				rows = append(rows, []string{string(i.ID), string(i.State), i.Backend, i.Image, span(time.Since(i.Created)), expires, labels(i.Labels)})
 			}
@@ -75,14 +75,15 @@ func labels(m map[string]string) string {
 	return strings.Join(s, ",")
 }
 
-// span writes a time in its largest unit: 5s, 12m, 3h, 8d.
+// span writes a time in its largest unit of which there are two at least: 5s,
+// 12m, 119m, 3h, 8d.
 func span(d time.Duration) string {
 	switch {
 	case d < 0:
 		return "0s"
-	case d < time.Minute:
+	case d < 2*time.Minute:
 		return fmt.Sprintf("%ds", d/time.Second)
-	case d < time.Hour:
+	case d < 2*time.Hour:
 		return fmt.Sprintf("%dm", d/time.Minute)
 	case d < 48*time.Hour:
 		return fmt.Sprintf("%dh", d/time.Hour)

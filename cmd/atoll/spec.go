@@ -34,7 +34,7 @@ type specFlags struct {
 }
 
 func (f *specFlags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.backend, "backend", "", "what makes the sandbox, such as linux (default: the first that the daemon has; without a daemon, the first of the configuration)")
+	fs.StringVar(&f.backend, "backend", "", "what makes the sandbox, such as linux (default: the first that there is)")
 	fs.SetAnnotation("backend", notSetting, []string{""})
 	fs.StringVar(&f.image, "image", "", `what the file system starts as: "host" (the default) or "dir:/path"`)
 	fs.Var(&f.memory, "memory", "how much memory it may use, such as 512m")
