@@ -174,9 +174,10 @@ func TestKillFindsWhoFlees(t *testing.T) {
 		for range load(5) {
 			ctx, cancel := context.WithCancel(t.Context())
 			out := make(lines, 1)
-			p, err := c.Start(ctx, sandbox.Cmd{Args: sh(`flee() { (setsid sh -c "$1" sh "$1" >/dev/null 2>&1 &) ; }
-				s='i=0; while [ $i -lt 40 ]; do i=$((i+1)); (setsid sleep 1000 &) ; done; exec setsid sh -c "$1" sh "$1"'
-				flee "$s"; flee "$s"; echo ready; sleep 1000`), Stdout: out})
+			// At most 30 generations of two times 20, should nobody find them.
+			p, err := c.Start(ctx, sandbox.Cmd{Args: sh(`flee() { (setsid sh -c "$1" sh "$1" 30 >/dev/null 2>&1 &) ; }
+				s='i=0; while [ $i -lt 20 ]; do i=$((i+1)); (setsid sleep 60 &) ; done; [ $2 = 0 ] || exec setsid sh -c "$1" sh "$1" $(($2-1))'
+				flee "$s"; flee "$s"; echo ready; sleep 60`), Stdout: out})
 			if err != nil {
 				t.Fatal(err)
 			}
