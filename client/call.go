@@ -88,10 +88,11 @@ func (c *Client) send(ctx context.Context, r request) (*answer, error) {
 		}
 	})
 
+	traced := rctx // which calling off must not see
 	if r.header.Get("Upgrade") != "" {
-		rctx = httptrace.WithClientTrace(rctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { a.conn = i.Conn }})
+		traced = httptrace.WithClientTrace(rctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { a.conn = i.Conn }})
 	}
-	req, err := c.request(rctx, r, name)
+	req, err := c.request(traced, r, name)
 	if err != nil {
 		a.end()
 		return nil, &sandbox.Error{Op: r.op, ID: r.id, Kind: sandbox.Internal, Err: err}
