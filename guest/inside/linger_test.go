@@ -213,3 +213,28 @@ func TestFullPipeDoesNotKillWithoutItsDaemon(t *testing.T) {
 		t.Errorf("its output is lost: %v", err)
 	}
 }
+
+func TestNothingIsLeftThatNobodyCanReach(t *testing.T) {
+	for _, mode := range modes {
+		c, cmd, err := launch(t, mode, []string{"ATOLL_TEST_GUEST=descriptors", "PATH=" + os.Getenv("PATH")}, nil, guest.Options{Daemon: "d", Linger: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, _ := startLoud(t, c)
+		id, err := c.StartDetached(t.Context(), sandbox.Cmd{Args: sh("setsid sleep 1000 & sleep 1000")}, sandbox.DetachOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := c.Attach(t.Context(), id, sandbox.AttachOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		if err := wait(cmd, 10*time.Second); err != nil {
+			t.Errorf("%s: the guest ended with %v", mode, err)
+		}
+		for alive(p.PID()) || alive(a.PID()) {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}

@@ -2,9 +2,11 @@ package inside
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -153,7 +155,8 @@ func (s *Server) Listen(fd int) error {
 	return unix.EpollCtl(s.ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
 }
 
-// Loop serves until the last connection has gone and there is no listener. It
+// Loop serves until the last connection has gone and there is no listener. Then
+// nobody can reach what still runs, and it is killed. Loop
 // locks its thread, which must not be the process's first one: on cgroup v1 a
 // process is where its first thread is, and the guest must not be in its
 // sandbox's memory limit.
@@ -175,6 +178,7 @@ func (s *Server) Loop() error {
 		idle := len(s.conns) == 0 && s.listener < 0
 		s.mu.Unlock()
 		if idle {
+			s.killAll()
 			return nil
 		}
 		n, err := unix.EpollWait(s.ep, events[:], -1)
@@ -371,6 +375,16 @@ func (s *Server) orphan(c *conn) {
 		go s.killOrphans(ps)
 	default:
 		time.AfterFunc(linger, func() { s.killOrphans(ps) })
+	}
+}
+
+// killAll ends all processes that were started.
+func (s *Server) killAll() {
+	s.mu.Lock()
+	ps := slices.Collect(maps.Values(s.pids))
+	s.mu.Unlock()
+	for _, p := range ps {
+		s.killTree(p)
 	}
 }
 
