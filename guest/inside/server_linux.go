@@ -175,7 +175,8 @@ func (s *Server) Loop() error {
 	var events [8]unix.EpollEvent
 	for {
 		s.mu.Lock()
-		idle := len(s.conns) == 0 && s.listener < 0
+		// A place that was never set up is nobody's: whoever wanted it died.
+		idle := len(s.conns) == 0 && (s.listener < 0 || !s.ready.Load())
 		s.mu.Unlock()
 		if idle {
 			s.killAll()
