@@ -71,7 +71,7 @@
 //	stat       Path → Entry
 //	list       ListDir → Entries        in pieces, sorted by name
 //	mkdir rename remove chmod chown     Mkdir Rename Remove Chmod Chown → –
-//	dial       Dial → Opened            + 1 descriptor: TCP on the sandbox's loopback; not carried
+//	dial       Dial → Opened            + 1 descriptor: TCP on the sandbox's loopback
 //	usage      – → Usage
 //
 // A short file goes with "create" and is committed by it (Create.Commit).

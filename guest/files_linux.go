@@ -1,7 +1,6 @@
 package guest
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -72,30 +71,23 @@ func (d *draft) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// Dial connects to a TCP port on the sandbox's loopback.
-func (c *Client) Dial(ctx context.Context, port int) (net.Conn, error) {
-	if port < 1 || port > 65535 {
-		return nil, c.error("Dial", sandbox.Errorf(sandbox.Invalid, "port", "%d is not a port", port).WithHint("give 1 to 65535"))
-	}
-	var o proto.Opened
-	fds, err := c.callFor(ctx, proto.OpDial, &proto.Dial{Port: port}, &o, nil, nil, func(a answer) { closeAll(a.fds) }, false)
-	if err != nil {
-		return nil, c.error("Dial", err)
+// connection returns the connection that was dialled.
+func (c *Client) connection(o *proto.Opened, fds []int, port int) (net.Conn, error) {
+	if !c.conn.passing() {
+		closeAll(fds)
+		return newCarriedConn(c, o.Handle, port), nil
 	}
 	if len(fds) != 1 {
 		closeAll(fds)
 		c.conn.close()
-		return nil, c.error("Dial", &sandbox.Error{Kind: sandbox.Internal, Msg: "the guest passed no connection"})
+		return nil, &sandbox.Error{Kind: sandbox.Internal, Msg: "the guest passed no connection"}
 	}
 	f := os.NewFile(uintptr(fds[0]), "port")
 	defer f.Close()
 	conn, err := net.FileConn(f)
 	if _, tcp := conn.(*net.TCPConn); err == nil && !tcp {
 		conn.Close()
-		err = errors.New("the guest passed something else than a connection")
+		return nil, &sandbox.Error{Kind: sandbox.Internal, Msg: "the guest passed something else than a connection"}
 	}
-	if err != nil {
-		return nil, c.error("Dial", err)
-	}
-	return conn, nil
+	return conn, err
 }

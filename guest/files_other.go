@@ -3,12 +3,10 @@
 package guest
 
 import (
-	"context"
 	"io"
 	"net"
 
 	"github.com/atoll-run/atoll/guest/proto"
-	"github.com/atoll-run/atoll/sandbox"
 )
 
 func (c *Client) reader(o *proto.Opened, _ []int) (content, error) {
@@ -19,7 +17,6 @@ func (c *Client) writer(o *proto.Opened, _ []int) (io.WriteCloser, error) {
 	return &carriedDraft{c, o.Handle}, nil
 }
 
-// Dial connects to a TCP port on the sandbox's loopback.
-func (c *Client) Dial(context.Context, int) (net.Conn, error) {
-	return nil, c.error("Dial", sandbox.Errorf(sandbox.Unsupported, "", "ports are reached on Linux alone"))
+func (c *Client) connection(o *proto.Opened, _ []int, port int) (net.Conn, error) {
+	return newCarriedConn(c, o.Handle, port), nil
 }

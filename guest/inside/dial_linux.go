@@ -2,6 +2,8 @@ package inside
 
 import (
 	"context"
+	"io"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,9 +21,6 @@ func dial(ctx context.Context, c *conn, b []byte) (proto.Message, []int, error) 
 	if m.Port < 1 || m.Port > 65535 {
 		return nil, nil, fail(kindInvalid, "port", "it is not a port")
 	}
-	if !c.passing {
-		return nil, nil, fail(kindUnsupported, "", "ports are reached over connections that pass descriptors alone")
-	}
 	fd, err := connect(ctx, unix.AF_INET, &unix.SockaddrInet4{Port: m.Port, Addr: [4]byte{127, 0, 0, 1}})
 	if err == unix.ECONNREFUSED {
 		var e error
@@ -30,8 +29,16 @@ func dial(ctx context.Context, c *conn, b []byte) (proto.Message, []int, error) 
 		}
 	}
 	switch {
-	case err == nil:
+	case err == nil && c.passing:
 		return &proto.Opened{}, []int{fd}, nil
+	case err == nil:
+		h := &handle{f: os.NewFile(uintptr(fd), "port"), port: true}
+		n, err := c.keepHandle(h)
+		if err != nil {
+			h.close()
+			return nil, nil, err
+		}
+		return &proto.Opened{Handle: n}, nil, nil
 	case ctx.Err() != nil:
 		return nil, nil, fail(kindUnavailable, "", "the request was cancelled")
 	}
@@ -63,4 +70,58 @@ func connect(ctx context.Context, family int, to unix.Sockaddr) (int, error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// receive reads what comes next from a connection.
+func (h *handle) receive(ctx context.Context, b []byte) (*proto.Data, error) {
+	h.mu.Lock()
+	f := h.f
+	h.mu.Unlock()
+	if f == nil {
+		return nil, badHandle
+	}
+	stop := context.AfterFunc(ctx, func() { f.SetReadDeadline(time.Unix(1, 0)) })
+	n, err := f.Read(b)
+	if !stop() {
+		f.SetReadDeadline(time.Time{})
+	}
+	switch {
+	case n > 0:
+		return &proto.Data{Data: b[:n]}, nil
+	case err == io.EOF:
+		return &proto.Data{End: true}, nil
+	case ctx.Err() != nil:
+		return nil, fail(kindUnavailable, "", "the request was cancelled")
+	}
+	return nil, &proto.Failure{Kind: kindUnavailable, Msg: "the connection was broken off", Log: err.Error()}
+}
+
+// transmit writes to a connection, and with eof ends that half of it.
+func (h *handle) transmit(ctx context.Context, b []byte, eof bool) *proto.Wrote {
+	h.mu.Lock()
+	f := h.f
+	h.mu.Unlock()
+	var w proto.Wrote
+	if f == nil {
+		w.Fail = *badHandle
+		return &w
+	}
+	var err error
+	if len(b) > 0 {
+		stop := context.AfterFunc(ctx, func() { f.SetWriteDeadline(time.Unix(1, 0)) })
+		w.N, err = f.Write(b)
+		if !stop() {
+			f.SetWriteDeadline(time.Time{})
+		}
+	}
+	if eof && err == nil {
+		raw, e := f.SyscallConn()
+		if err = e; err == nil {
+			raw.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_WR) })
+		}
+	}
+	if err != nil {
+		w.Fail = proto.Failure{Kind: kindUnavailable, Msg: "the connection was broken off", Log: err.Error()}
+	}
+	return &w
 }

@@ -301,6 +301,7 @@ func chmod(fd int, mode uint32) error {
 
 // A handle is an open file or connection, or a draft.
 type handle struct {
+	port  bool // f is a connection, and used without the mutex
 	mu    sync.Mutex
 	f     *os.File
 	draft *draft
@@ -422,6 +423,9 @@ func fread(ctx context.Context, c *conn, m *proto.Fread) (proto.Message, error) 
 		return nil, badHandle
 	}
 	b := make([]byte, min(max(m.Max, 1), proto.MaxPayload))
+	if h.port {
+		return message(h.receive(ctx, b))
+	}
 	n, end, err := h.read(b, m.Offset)
 	if err != nil {
 		return nil, errno("path", err)
@@ -451,11 +455,22 @@ func (h *handle) read(b []byte, at int64) (n int, end bool, err error) {
 	return n, false, nil
 }
 
+// message keeps a nil *proto.Data from being a message.
+func message(d *proto.Data, err error) (proto.Message, error) {
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
 // fwrite answers "fwrite".
-func fwrite(_ context.Context, c *conn, m *proto.Fwrite) (proto.Message, error) {
+func fwrite(ctx context.Context, c *conn, m *proto.Fwrite) (proto.Message, error) {
 	h := c.findHandle(m.Handle)
 	if h == nil {
 		return nil, badHandle
+	}
+	if h.port {
+		return h.transmit(ctx, m.Data, m.EOF), nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

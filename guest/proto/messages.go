@@ -221,7 +221,7 @@ func (m *Write) Fields(c *Coder) {
 	c.Bytes(&m.Data)
 }
 
-// Wrote answers Write: how many bytes were taken. A Failure in it says why
+// Wrote answers Write, and Fwrite to a connection: how many bytes were taken. A Failure in it says why
 // not all were.
 type Wrote struct {
 	N    int
@@ -372,7 +372,8 @@ type Handle struct{ Handle uint32 }
 
 func (m *Handle) Fields(c *Coder) { c.U32(&m.Handle) }
 
-// Fread reads at most Max bytes at Offset.
+// Fread reads at most Max bytes at Offset; of a connection, those that come
+// next.
 type Fread struct {
 	Handle uint32
 	Offset int64
@@ -385,15 +386,18 @@ func (m *Fread) Fields(c *Coder) {
 	c.Num(&m.Max)
 }
 
-// Fwrite writes Data after what was written before.
+// Fwrite writes Data after what was written before. EOF then ends the writing
+// half of a connection.
 type Fwrite struct {
 	Handle uint32
 	Data   []byte
+	EOF    bool
 }
 
 func (m *Fwrite) Fields(c *Coder) {
 	c.U32(&m.Handle)
 	c.Bytes(&m.Data)
+	c.Bool(&m.EOF)
 }
 
 // ListDir asks for entries of a directory whose names come after After.

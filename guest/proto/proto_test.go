@@ -34,7 +34,7 @@ func all() []Message {
 		&Create{"/p", -1, "u", true, true, true, []byte("d"), true},
 		&Handle{6},
 		&Fread{1, 2, 3},
-		&Fwrite{1, []byte("d")},
+		&Fwrite{1, []byte("d"), true},
 		&ListDir{"/p", "a", 3},
 		&Entries{[]Entry{e, e}, true},
 		&Mkdir{"/p", 0o755, "u", true},
