@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -93,6 +94,19 @@ func (rt *Runtime) hostImage() (*image, error) {
 	return img, nil
 }
 
+// sweepCache deletes what daemons that died were making: what takes a moment is
+// not being made any more after an hour.
+func (rt *Runtime) sweepCache() {
+	left, _ := filepath.Glob(filepath.Join(rt.cfg.Cache, "making-*"))
+	for _, dir := range left {
+		if st, err := os.Lstat(dir); err == nil && time.Since(st.ModTime()) > time.Hour {
+			if err := os.RemoveAll(dir); err != nil {
+				rt.log.Warn("what is left of an earlier daemon cannot be deleted", "folder", dir, "err", err)
+			}
+		}
+	}
+}
+
 // made returns the folder with what is made once for all sandboxes: "root", the
 // root of image host, and "fixtures", see [enter.MakeFixtures]. It is made again if
 // what it is made of has changed. Many Runtimes may do so at once.
@@ -118,6 +132,7 @@ func (rt *Runtime) made() (string, error) {
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
+	rt.sweepCache()
 	tmp, err := os.MkdirTemp(rt.cfg.Cache, "making-")
 	if err != nil {
 		return "", err
