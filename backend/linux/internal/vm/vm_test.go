@@ -168,7 +168,7 @@ func TestLinuxV2(t *testing.T) {
 		Name: "linux",
 		Path: build(t, "backend/linux"),
 		Args: []string{"-test.v", "-test.timeout=25m", "-test.run=" + run},
-		Env:  []string{"ATOLL_TEST_GUEST=/opt/atoll-guest", "ATOLL_TEST_ABUSE=/opt/abuse"},
+		Env:  []string{"ATOLL_TEST_GUEST=/opt/atoll-guest", "ATOLL_TEST_ABUSE=/opt/abuse", "ATOLL_REQUIRE=linux"},
 	}}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
