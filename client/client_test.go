@@ -158,10 +158,12 @@ func TestStrangeServers(t *testing.T) {
 		answer func(http.ResponseWriter, *http.Request)
 		kind   sandbox.Kind
 	}{
-		"a page":          {func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "<html>") }, sandbox.Unavailable},
-		"nothing":         {func(w http.ResponseWriter, r *http.Request) {}, sandbox.Unavailable},
-		"hanging up":      {func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) }, sandbox.Unavailable},
-		"a redirect":      {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://evil.example/", http.StatusTemporaryRedirect) }, sandbox.Internal},
+		"a page":     {func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "<html>") }, sandbox.Unavailable},
+		"nothing":    {func(w http.ResponseWriter, r *http.Request) {}, sandbox.Unavailable},
+		"hanging up": {func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) }, sandbox.Unavailable},
+		"a redirect": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://evil.example/", http.StatusTemporaryRedirect)
+		}, sandbox.Internal},
 		"404":             {http.NotFound, sandbox.Internal},
 		"502":             {func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(502) }, sandbox.Unavailable},
 		"403":             {func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(403) }, sandbox.Denied},

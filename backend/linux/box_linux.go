@@ -31,6 +31,7 @@ type box struct {
 	init  *process
 	group *cgroup.Group // nil if there are no cgroups
 	guest *guest.Client
+	said  *os.File // the guest's standard error, in memory; nil after a restart
 
 	gone   chan struct{} // closed when all that it held is free
 	ending sync.Once
@@ -100,15 +101,13 @@ func (b *box) watch(g *guest.Client) {
 }
 
 // lastWords is what the guest said on its standard error, such as why it
-// crashed.
+// crashed. What it said to an earlier daemon is gone with that.
 func (b *box) lastWords() string {
-	f, err := os.Open(filepath.Join(b.dir, "guest.log"))
-	if err != nil {
+	if b.said == nil {
 		return ""
 	}
-	defer f.Close()
 	buf := make([]byte, 4096)
-	n, _ := f.Read(buf)
+	n, _ := b.said.ReadAt(buf, 0)
 	if n == 0 {
 		return ""
 	}
@@ -124,6 +123,9 @@ func (b *box) leave() {
 	b.mu.Unlock()
 	b.guest.Close()
 	b.init.close()
+	if b.said != nil {
+		b.said.Close()
+	}
 }
 
 // check returns why nothing can be done with the sandbox, if so.
@@ -292,6 +294,9 @@ func (rt *Runtime) free(ctx context.Context, b *box) error {
 		return errors.Join(append(errs, err)...)
 	}
 	b.guest.Close()
+	if b.said != nil {
+		b.said.Close()
+	}
 	if b.group != nil {
 		if err := b.group.Remove(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("cgroup: %w", err))

@@ -201,7 +201,7 @@ func (m *making) makeFolder() error {
 		return err
 	}
 	m.undo.add(func() error { return m.rt.discard(dir, m.box.slot) })
-	return m.box.rec.save(dir)
+	return m.box.rec.promise(dir)
 }
 
 func (m *making) makeCgroup() error {
@@ -336,11 +336,12 @@ func (m *making) startGuest() error {
 		return err
 	}
 	defer null.Close()
-	said, err := os.OpenFile(filepath.Join(m.box.dir, "guest.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC)
 	if err != nil {
 		return err
 	}
-	defer said.Close()
+	m.box.said = os.NewFile(uintptr(fd), "guest")
+	m.undo.add(m.box.said.Close)
 	req := launch.Request{Args: guestArgv(m.box.id), Flags: cloneFlags}
 	switch i := &m.rt.host.ids; i.kind {
 	case ownRange:
@@ -359,7 +360,7 @@ func (m *making) startGuest() error {
 	if g := m.box.group; g != nil {
 		dir = g.Dir()
 	}
-	pid, pidfd, err := m.rt.launcher.Start(req, dir, null, null, said, m.remote, m.listen)
+	pid, pidfd, err := m.rt.launcher.Start(req, dir, null, null, m.box.said, m.remote, m.listen)
 	if err != nil {
 		return noNamespaces(err)
 	}
@@ -495,8 +496,7 @@ func (m *making) settle() error {
 }
 
 func (m *making) record() error {
-	m.box.rec.Ready = true
-	return m.box.rec.save(m.box.dir)
+	return m.box.rec.settle(m.box.dir)
 }
 
 // listen makes the socket at which later daemons find the guest. The name of

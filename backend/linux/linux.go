@@ -27,7 +27,8 @@
 // Everything stands below Config.State, which one Runtime locks:
 //
 //	lock                   held while a Runtime lives
-//	sandboxes/ID/record    what is known of it (JSON), written before anything is made
+//	sandboxes/ID/making    what is known of it (JSON), written before anything is made
+//	sandboxes/ID/record    the same, once it is ready
 //	sandboxes/ID/socket    the guest listens here
 //	sandboxes/ID/volume/   what the sandbox wrote, unless it has a disk of its own
 //	sandboxes/ID/disk      a file system image, where a disk limit is kept by one

@@ -112,7 +112,7 @@ func FuzzParseSubIDs(f *testing.F) {
 }
 
 func FuzzRecord(f *testing.F) {
-	whole, err := json.Marshal(&record{Version: recordVersion, Ready: true, Slot: 7, Info: sandbox.Info{ID: "abcdefgh12345678", Labels: map[string]string{"a": "b"}, Kept: map[string]string{"memory": "cgroup v2"}}})
+	whole, err := json.Marshal(&record{Version: recordVersion, Slot: 7, Info: sandbox.Info{ID: "abcdefgh12345678", Labels: map[string]string{"a": "b"}, Kept: map[string]string{"memory": "cgroup v2"}}})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -2,7 +2,9 @@ package linux
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -10,37 +12,59 @@ import (
 )
 
 // A record is what the state knows of a sandbox. It is written before
-// anything of the sandbox is made, so that whatever a crash leaves can be
-// found and freed, and again when the sandbox is ready. It has no secrets:
-// the environment is the guest's alone.
+// anything of the sandbox is made, under the name "making", so that whatever a
+// crash leaves can be found and freed; when the sandbox is ready it gets the
+// name "record". It has no secrets: the environment is the guest's alone.
 type record struct {
 	Version int          `json:"version"`
-	Ready   bool         `json:"ready"` // Create has succeeded, or was about to say so
-	Slot    int          `json:"slot"`  // range of host ids; -1 if none
+	Slot    int          `json:"slot"` // range of host ids; -1 if none
 	Info    sandbox.Info `json:"info"`
+
+	ready bool // Create has succeeded, or was about to say so: the file's name says it
 }
 
-const recordVersion = 1
+const recordVersion = 2
 
-// save writes r, so that a reader sees the old or the new one.
+// promise writes r for a sandbox that is to be made. A crash may leave half of
+// it, of a sandbox of which nothing else is there yet.
+func (r *record) promise(dir string) error { return r.write(dir, "making") }
+
+// settle says that the sandbox is ready.
+func (r *record) settle(dir string) error {
+	r.ready = true
+	return os.Rename(filepath.Join(dir, "making"), filepath.Join(dir, "record"))
+}
+
+// save writes r anew, so that a reader sees the old or the new one.
 func (r *record) save(dir string) error {
+	if err := r.write(dir, "record.new"); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(dir, "record.new"), filepath.Join(dir, "record"))
+}
+
+func (r *record) write(dir, name string) error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(dir, "record.new")
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, filepath.Join(dir, "record"))
+	return os.WriteFile(filepath.Join(dir, name), b, 0o600)
 }
 
 func loadRecord(dir string) (*record, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "record"))
+	ready := err == nil
+	if errors.Is(err, fs.ErrNotExist) {
+		b, err = os.ReadFile(filepath.Join(dir, "making"))
+	}
 	if err != nil {
 		return nil, err
 	}
-	return parseRecord(b)
+	r, err := parseRecord(b)
+	if r != nil {
+		r.ready = ready
+	}
+	return r, err
 }
 
 // parseRecord reads a record, and checks what is reckoned with.

@@ -89,14 +89,14 @@ func (rt *Runtime) recoverOne(ctx context.Context, id sandbox.ID, pid int) (err 
 		}
 	}
 	expired := !b.rec.Info.Expires.IsZero() && !b.rec.Info.Expires.After(time.Now())
-	if b.init != nil && b.rec.Ready && b.rec.Version == recordVersion && !expired {
+	if b.init != nil && b.rec.ready && b.rec.Version == recordVersion && !expired {
 		if err = rt.reconnect(ctx, b); err == nil {
 			rt.log.Info("recovered", "id", id)
 			return rt.add(b)
 		}
 		rt.log.Error("a guest does not answer", "id", id, "err", err)
 	}
-	rt.log.Info("freeing what is left of a sandbox", "id", id, "ready", b.rec.Ready)
+	rt.log.Info("freeing what is left of a sandbox", "id", id, "ready", b.rec.ready)
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
 	if b.group != nil {

@@ -106,7 +106,7 @@ type Source struct {
 type Layer struct {
 	Target string
 	Lower  []int
-	Name   string // Volume/Name/upper and Volume/Name/work
+	Name   string // Volume/Name, and Volume/Name.work for overlayfs
 }
 
 // A Bind shows a source at a path of the sandbox.

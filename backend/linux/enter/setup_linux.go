@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/atoll-run/atoll/backend/linux/internal/seccomp/load"
 	"github.com/atoll-run/atoll/guest/proto"
 )
 
@@ -279,13 +280,14 @@ func (s *setup) mountLayers() error {
 		for _, i := range l.Lower {
 			lower = append(lower, s.source(i))
 		}
-		up := s.source(s.req.Volume) + "/" + l.Name
-		for _, dir := range []string{up, up + "/upper", up + "/work"} {
+		upper := s.source(s.req.Volume) + "/" + l.Name
+		work := upper + ".work"
+		for _, dir := range []string{upper, work} {
 			if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
 				return step(l.Target, err)
 			}
 		}
-		opt := "userxattr,lowerdir=" + strings.Join(lower, ":") + ",upperdir=" + up + "/upper,workdir=" + up + "/work"
+		opt := "userxattr,lowerdir=" + strings.Join(lower, ":") + ",upperdir=" + upper + ",workdir=" + work
 		target := s.root
 		if l.Target != "/" {
 			dir, err := s.inRoot(l.Target, true, 0o755)
@@ -783,7 +785,7 @@ func (s *setup) loadFilter() error {
 	if len(s.req.Filter) == 0 {
 		return nil
 	}
-	return loadFilter(s.req.Filter)
+	return load.Filter(s.req.Filter)
 }
 
 // inRoot returns a descriptor (O_PATH) of the directory p below the new root,

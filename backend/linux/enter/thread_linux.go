@@ -21,14 +21,3 @@ func capset(caps uint64) error {
 	}
 	return nil
 }
-
-// loadFilter loads a seccomp program, an array of struct sock_filter, for the
-// calling thread and all that it starts. The caller has no_new_privs.
-func loadFilter(program []byte) error {
-	prog := unix.SockFprog{Len: uint16(len(program) / 8), Filter: (*unix.SockFilter)(unsafe.Pointer(&program[0]))}
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
-	if errno != 0 {
-		return errno
-	}
-	return nil
-}

@@ -24,7 +24,8 @@
 //
 //	ID        the guest is cloned into it (CLONE_INTO_CGROUP, Linux 5.7), so that a cgroup
 //	          namespace made there has it as its root; afterwards it holds no process
-//	ID/guest  the guest, moved there by itself
+//	ID/guest  the guest, moved there by itself; where version 2 has no controller
+//	          to give it stays in ID, because moving costs milliseconds
 //	ID/run    all else, with the limits; the guest clones children into it
 //
 // In version 1 it has one group per controller, with the limits, which one

@@ -73,7 +73,7 @@ func (h *Host) Create(id string, limits sandbox.Limits, uid int) (_ *Group, err 
 	}()
 	if h.v2 != nil {
 		g.v2 = filepath.Join(h.v2.parent, id)
-		if err := g.createV2(uid, &made); err != nil {
+		if err := g.createV2(h, uid, &made); err != nil {
 			return nil, err
 		}
 	}
@@ -125,7 +125,7 @@ func (t *tree) find(id string) (found string) {
 	return found
 }
 
-func (g *Group) createV2(uid int, made *bool) error {
+func (g *Group) createV2(h *Host, uid int, made *bool) error {
 	for _, dir := range []string{g.v2, g.v2 + "/guest", g.v2 + "/run"} {
 		if err := unix.Mkdir(dir, 0o755); err != nil {
 			return &os.PathError{Op: "mkdir", Path: dir, Err: err}
@@ -150,6 +150,13 @@ func (g *Group) createV2(uid int, made *bool) error {
 	}
 	if g.spawn, err = g.keep(g.v2+"/run", unix.O_RDONLY|unix.O_DIRECTORY); err != nil {
 		return err
+	}
+	// Moving a process makes every fork of the machine wait for a grace period
+	// of RCU (cgroup_threadgroup_rwsem), which costs milliseconds. Where
+	// version 2 has no controller to give, a group with groups below may have
+	// processes as well, and the guest stays where it was born.
+	if len(h.v2.gives) == 0 {
+		return nil
 	}
 	procs, err := g.keep(g.v2+"/guest/cgroup.procs", unix.O_WRONLY)
 	if err != nil {
