@@ -191,10 +191,3 @@ func (c *pipeConn) Close() error                { c.in.Close(); return c.out.Clo
 
 // sh is a shell command.
 func sh(script string) []string { return []string{"/bin/sh", "-c", script} }
-
-func contains(t *testing.T, what, got, want string) {
-	t.Helper()
-	if !strings.Contains(got, want) {
-		t.Errorf("%s is %q, and has no %q", what, got, want)
-	}
-}

@@ -364,11 +364,11 @@ func (s *Server) Reap() {
 		p := s.pids[pid]
 		s.mu.Unlock()
 		if p == nil { // an orphan, or one that is just being started
-			s.fork.Lock()
-			s.fork.Unlock()
+			s.fork.Lock() // until the start under way, if any, has told of it
 			s.mu.Lock()
 			p = s.pids[pid]
 			s.mu.Unlock()
+			s.fork.Unlock()
 		}
 		if p == nil {
 			unix.Wait4(pid, nil, unix.WNOHANG, nil)

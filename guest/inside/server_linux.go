@@ -73,6 +73,7 @@ type Place struct {
 type Server struct {
 	cfg   Config
 	ep    int   // epoll, of the loop
+	tried bool  // of the loop: Setup was called
 	null  int   // /dev/null, opened by the loop once the place is set up
 	place place // written by the loop, before ready
 	ready atomic.Bool
@@ -331,12 +332,13 @@ func oneID() bool {
 
 // setup answers "setup".
 func (s *Server) setup(body []byte, files []*os.File) ([]byte, error) {
-	if s.cfg.Setup == nil || s.ready.Load() {
+	if s.cfg.Setup == nil || s.tried {
 		for _, f := range files {
 			f.Close()
 		}
 		return nil, fail(kindConflict, "", "nothing is left to set up")
 	}
+	s.tried = true
 	p, answer, err := s.cfg.Setup(body, files)
 	if err != nil {
 		return nil, err
