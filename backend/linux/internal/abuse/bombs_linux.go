@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -16,6 +17,9 @@ import (
 )
 
 // burn keeps n threads busy for ever.
+// burnt is what burning leaves, so that the loop does something.
+var burnt atomic.Int64
+
 func burn(args []string) error {
 	n, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -25,7 +29,8 @@ func burn(args []string) error {
 	for range n {
 		go func() {
 			runtime.LockOSThread()
-			for {
+			for n := 0; ; n++ { // as busy as can be
+				burnt.Store(int64(n))
 			}
 		}()
 	}
