@@ -14,7 +14,6 @@ package main
 
 import (
 	"os"
-	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"unsafe"
@@ -97,9 +96,10 @@ const perThread = unix.Signal(33)
 
 // quiet makes signals from inside harmless. To process 1 the kernel delivers
 // none that has no handler, so the runtime's are taken away, but for those that
-// it needs itself: its own interruptions, and those of a fault, so that a fault
-// of the guest's own fails one request and not the sandbox. Of these three it
-// ignores what a process sent.
+// it needs itself: its own interruptions, broken pipes. Those of a fault are
+// among them: with handlers, even ones that take no notice, some that are sent
+// while others are handled end the program. A fault of the guest's own still
+// ends it, without a trace of the stack.
 func quiet() {
 	unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&[]byte("atoll-guest\x00")[0])), 0, 0, 0)
 	ignore(int(unix.SIGCHLD)) // the reaper waits: a handler would only cost time
@@ -109,10 +109,9 @@ func quiet() {
 	}
 	for n := 1; n <= 64; n++ {
 		switch unix.Signal(n) {
-		case unix.SIGKILL, unix.SIGSTOP, unix.SIGURG, unix.SIGPIPE, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, perThread:
+		case unix.SIGKILL, unix.SIGSTOP, unix.SIGURG, unix.SIGPIPE, perThread:
 		default:
 			ignore(n)
 		}
 	}
-	signal.Ignore(unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE)
 }
