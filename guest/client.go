@@ -192,8 +192,8 @@ func (c *Client) call(ctx context.Context, op proto.Op, req, m proto.Message, fd
 // back what an answer brings that comes too late. A patient one waits for the
 // answer of a request that it has cancelled.
 func (c *Client) callFor(ctx context.Context, op proto.Op, req, m proto.Message, fds []int, p *process, late func(answer), patient bool) ([]int, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	if ctx.Err() != nil {
+		return nil, c.ended(ctx)
 	}
 	id, k, err := c.register(&call{answer: make(chan answer, 1), proc: p})
 	if err != nil {
@@ -226,7 +226,7 @@ func (c *Client) callFor(ctx context.Context, op proto.Op, req, m proto.Message,
 		if open {
 			c.conn.send(proto.AppendFrame(nil, proto.OpCancel, 0, 0, &proto.Cancel{ID: id}), nil)
 			if !patient {
-				return nil, ctx.Err()
+				return nil, c.ended(ctx)
 			}
 		}
 		a = <-k.answer
@@ -239,6 +239,18 @@ func (c *Client) callFor(ctx context.Context, op proto.Op, req, m proto.Message,
 		return nil, err
 	}
 	return a.fds, nil
+}
+
+// ended says why a call has failed whose context ended: many a context ends
+// because the connection is lost.
+func (c *Client) ended(ctx context.Context) error {
+	c.mu.Lock()
+	lost := c.lost
+	c.mu.Unlock()
+	if lost != nil {
+		return c.gone(lost)
+	}
+	return ctx.Err()
 }
 
 // decode takes an answer apart.
