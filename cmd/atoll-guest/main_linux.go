@@ -94,24 +94,34 @@ func run() error {
 // call (runtime.sigPerThreadSyscall), as set-up does.
 const perThread = unix.Signal(33)
 
-// quiet makes signals from inside harmless. To process 1 the kernel delivers
-// none that has no handler, so the runtime's are taken away, but for those that
-// it needs itself: its own interruptions, broken pipes. Those of a fault are
-// among them: with handlers, even ones that take no notice, some that are sent
-// while others are handled end the program. A fault of the guest's own still
-// ends it, without a trace of the stack.
+// quiet makes signals from inside harmless. The runtime's handlers are taken
+// away, but for those that it needs itself: its own interruptions, broken
+// pipes. Those of a fault are not among them: with handlers, even ones that
+// take no notice, some that are sent while others are handled end the program.
+// A fault of the guest's own still ends it, without a trace of the stack.
+//
+// The kernel drops what process 1 has no handler for, but not while the first
+// thread blocks it, which the runtime does for moments: then another thread
+// gets it, and what kills by default kills (complete_signal, kernel/signal.c).
+// So all are ignored outright. What stops is dropped in any case. Processes
+// begin with the defaults, but for 32 and 34, which the runtime does not know
+// for its own: they begin ignored, and each libc that uses them (for its
+// threads) gives them a handler first.
 func quiet() {
 	unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&[]byte("atoll-guest\x00")[0])), 0, 0, 0)
-	ignore(int(unix.SIGCHLD)) // the reaper waits: a handler would only cost time
+	// The reaper waits: a handler would only cost time. Ignored, children
+	// would leave nothing to wait for.
+	act(unix.SIGCHLD, byDefault)
 	if os.Getpid() != 1 {
 		unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 		return
 	}
-	for n := 1; n <= 64; n++ {
-		switch unix.Signal(n) {
-		case unix.SIGKILL, unix.SIGSTOP, unix.SIGURG, unix.SIGPIPE, perThread:
+	for n := unix.Signal(1); n <= 64; n++ {
+		switch n {
+		case unix.SIGKILL, unix.SIGSTOP, unix.SIGURG, unix.SIGPIPE, unix.SIGCHLD, perThread:
+		case unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGCONT: // which the runtime leaves alone
 		default:
-			ignore(n)
+			act(n, ignored)
 		}
 	}
 }

@@ -118,7 +118,7 @@ func (l *Launcher) runLocked() error {
 	}
 	defer null.Close()
 	l.proc, err = os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", l.program.Fd()), []string{"atoll-guest", "--launch"}, &os.ProcAttr{
-		Dir: "/", Env: []string{}, Files: []*os.File{null, null, null, theirs, l.program},
+		Dir: "/", Env: proto.Environ(), Files: []*os.File{null, null, null, theirs, l.program},
 		Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {

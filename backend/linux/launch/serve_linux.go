@@ -94,7 +94,7 @@ func start(program int, message []byte, files []int) (int, Answer, error) {
 		sys.UseCgroupFD, sys.CgroupFD = true, files[len(files)-1]
 		files = files[:len(files)-1]
 	}
-	attr := &syscall.ProcAttr{Dir: "/", Sys: sys}
+	attr := &syscall.ProcAttr{Dir: "/", Env: proto.Environ(), Sys: sys}
 	for _, fd := range files {
 		attr.Files = append(attr.Files, uintptr(fd))
 	}
