@@ -69,7 +69,11 @@ func TestAbuseMemoryBombs(t *testing.T) {
 			if by := c.info.Kept["memory"]; by == "guest watch" && kind.name != "anonymous" {
 				t.Skip("the guest watches what processes have mapped, and no other memory: see SECURITY.md")
 			}
-			r, err := sandbox.Capture(t.Context(), c, 1000, sandbox.Cmd{Args: c.args("memory", kind.name, strconv.Itoa(4*limit))})
+			args := c.args("memory", kind.name, strconv.Itoa(4*limit))
+			if kind.must {
+				args = append(args, "and stay")
+			}
+			r, err := sandbox.Capture(t.Context(), c, 1000, sandbox.Cmd{Args: args, Timeout: time.Minute})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/atoll-run/atoll/backend/linux"
 	"github.com/atoll-run/atoll/sandbox"
@@ -93,7 +94,7 @@ func TestAbusePoorHosts(t *testing.T) {
 			}
 			d := newCell(t, rt, sandbox.Spec{Limits: limits})
 			if by := d.info.Kept["memory"]; by != "" {
-				r, err := sandbox.Capture(t.Context(), d, 1000, sandbox.Cmd{Args: d.args("memory", "anonymous", "200")})
+				r, err := sandbox.Capture(t.Context(), d, 1000, sandbox.Cmd{Args: d.args("memory", "anonymous", "200", "and stay"), Timeout: time.Minute})
 				if err != nil || r.Reason != sandbox.OutOfMemory {
 					t.Errorf("memory, by %s: %v %+v %s", by, err, r.Exit, r.Stdout)
 				}

@@ -64,7 +64,8 @@ func forks([]string) error {
 }
 
 // memory uses memory in the way that args[0] says until something stops it, at
-// most args[1] MiB. It prints how far it came and what stopped it.
+// most args[1] MiB. It prints how far it came and what stopped it. With a third
+// argument it then keeps what it has, for a limit that is kept by looking.
 func memory(args []string) error {
 	most, err := strconv.Atoi(args[1])
 	if err != nil {
@@ -72,6 +73,9 @@ func memory(args []string) error {
 	}
 	done := func(mib int, err error) error {
 		sayErr(fmt.Sprintf("%s %d", args[0], mib), err)
+		for len(args) > 2 {
+			time.Sleep(time.Hour)
+		}
 		return nil
 	}
 	switch args[0] {
