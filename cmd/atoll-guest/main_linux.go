@@ -43,10 +43,11 @@ func run() error {
 	if err := unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return err
 	}
+	were := forget()
 	if done, err := mode(os.Args[1:]); done {
 		return err
 	}
-	quiet()
+	quiet(were)
 	unix.Umask(0o022) // what processes begin with, whatever the daemon's is
 	var cfg inside.Config
 	stdio := len(os.Args) == 2 && os.Args[1] == "--stdio"
@@ -106,8 +107,9 @@ const perThread = unix.Signal(33)
 // So all are ignored outright. What stops is dropped in any case. Processes
 // begin with the defaults, but for 32 and 34, which the runtime does not know
 // for its own: they begin ignored, and each libc that uses them (for its
-// threads) gives them a handler first.
-func quiet() {
+// threads) gives them a handler first. The few that were ignored when the
+// program began (were) are left at their default, for the same reason.
+func quiet(were uint64) {
 	unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&[]byte("atoll-guest\x00")[0])), 0, 0, 0)
 	// The reaper waits: a handler would only cost time. Ignored, children
 	// would leave nothing to wait for.
@@ -121,7 +123,9 @@ func quiet() {
 		case unix.SIGKILL, unix.SIGSTOP, unix.SIGURG, unix.SIGPIPE, unix.SIGCHLD, perThread:
 		case unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGCONT: // which the runtime leaves alone
 		default:
-			act(n, ignored)
+			if were>>(n-1)&1 == 0 {
+				act(n, ignored)
+			}
 		}
 	}
 }
