@@ -27,7 +27,7 @@ guest:
 
 .PHONY: run
 run: build ## the main job: run commands in a sandbox, and look round in there
-	bin/atoll run --memory 256m --pids 64 -- sh -c ' \
+	@bin/atoll run --memory 256m --pids 64 -- sh -c ' \
 		echo "hello from $$(hostname), as $$(id -un), process $$$$ of $$(ls -d /proc/[0-9]* | wc -l)"; \
 		echo "files of its own:  $$(ls / | tr "\n" " ")"; \
 		echo "network:           $$(tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d " " | tr "\n" " ")and nothing else"; \
