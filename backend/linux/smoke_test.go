@@ -4,7 +4,6 @@ package linux_test
 
 import (
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/atoll-run/atoll/backend/linux"
@@ -26,24 +25,18 @@ func TestSmoke(t *testing.T) {
 			"CapInh:0000000000000000\nCapPrm:0000000000000000\nCapEff:0000000000000000\nCapBnd:0000000000000000\nCapAmb:0000000000000000\nNoNewPrivs:1\nSeccomp:2\n"},
 		{"ls /dev | tr '\\n' ' '", "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero "},
 		{"ls /sys /home /etc/shadow 2>&1 | tr '\\n' ' '", "ls: cannot access '/etc/shadow': No such file or directory /home: user  /sys: devices fs "},
-		{"cat /proc/self/cgroup | cut -d: -f3 | sort -u | tr '\\n' ' '", ""},
 		{"ls /proc/self/fd | wc -l; cat /proc/cmdline /proc/kallsyms | wc -c", "4\n0\n"},
 		{"touch /tmp/y /workspace/z && echo ok", "ok\n"},
-		{"ip -br a 2>/dev/null | wc -l; cat /proc/net/dev | grep -c :", ""},
-		{"mount | wc -l; df -h / | tail -1", ""},
+		{"tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '", "lo\n"},
 	} {
 		r, err := sandbox.Capture(t.Context(), sb, 1<<16, sandbox.Cmd{Args: []string{"sh", "-c", c.script}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := string(r.Stdout); c.want != "" && got != c.want {
+		if got := string(r.Stdout); got != c.want {
 			t.Errorf("%s:\ngot  %q\nwant %q\n%s", c.script, got, c.want, r.Stderr)
-		} else if c.want == "" {
-			t.Logf("%s: %s%s", c.script, strings.TrimSpace(got), r.Stderr)
 		}
 	}
-	info, err := sb.Info(t.Context())
-	t.Logf("%+v %v", info, err)
 }
 
 func TestProbe(t *testing.T) {
