@@ -96,6 +96,20 @@ func (s *Spec) Check() error {
 	if strings.ContainsAny(s.Backend, "\x00\n") || len(s.Backend) > 128 {
 		return Errorf(Invalid, "backend", "%q is not the name of a backend", s.Backend)
 	}
+	if s.ID != "" && !s.ID.Valid() {
+		return Errorf(Invalid, "id", "%q is not an id", clip(string(s.ID))).WithHint("use 8 to 40 characters of a-z and 0-9, or none to get a new one")
+	}
+	if err := CheckName("name", s.Name); err != nil {
+		return err
+	}
+	if len(s.Profile) > 128 || strings.ContainsAny(s.Profile, "\x00\n") {
+		return Errorf(Invalid, "profile", "%q is not the name of a profile", clip(s.Profile))
+	}
+	for _, f := range s.Explicit {
+		if !slices.Contains(explicit, f) {
+			return Errorf(Invalid, "explicit", "%q is not a field whose zero value can be meant", clip(f)).WithHint("known ones: %s", strings.Join(explicit, ", "))
+		}
+	}
 	if strings.ContainsAny(s.Image, "\x00\n") || len(s.Image) > MaxPath {
 		return Errorf(Invalid, "image", "%q is not the name of an image", s.Image)
 	}
@@ -157,9 +171,29 @@ func (s *Spec) Check() error {
 	return nil
 }
 
+// explicit are the fields that Spec.Explicit may name.
+var explicit = []string{"read_only_root", "limits.memory", "limits.cpu", "limits.pids", "limits.disk", "limits.workspace", "expires"}
+
 // CheckBackend returns a [NotExist] error unless s asks for one of the backends
-// that a Runtime has. The first is its default.
+// that a Runtime has, of which the first is its default, and an [Unsupported]
+// one if it asks for what only a [Keeper] does.
 func (s *Spec) CheckBackend(have ...string) error {
+	switch {
+	case s.ID != "":
+		return policyOnly("id")
+	case s.Name != "":
+		return policyOnly("name")
+	case s.Profile != "":
+		return policyOnly("profile")
+	case len(s.Explicit) > 0:
+		return policyOnly("explicit")
+	case s.Idle != 0:
+		return policyOnly("idle")
+	case s.Limits.Workspace != 0:
+		return policyOnly("limits.workspace")
+	case slices.ContainsFunc(s.Mounts, func(m Mount) bool { return m.Extra }):
+		return policyOnly("mounts.extra")
+	}
 	if s.Backend == "" || slices.Contains(have, s.Backend) {
 		return nil
 	}
@@ -175,6 +209,9 @@ func (l *Limits) check() error {
 	}
 	if l.PIDs < 0 || l.PIDs > 1<<22 {
 		return Errorf(Invalid, "limits.pids", "%d processes is not a possible limit", l.PIDs).WithHint("give 1 to 4194304, or 0 for no limit")
+	}
+	if l.Workspace < 0 {
+		return Errorf(Invalid, "limits.workspace", "%d bytes is not a possible limit", l.Workspace).WithHint("give a positive number, or 0 for no limit")
 	}
 	if l.Disk < 0 || l.Disk > 0 && l.Disk < 1<<20 {
 		return Errorf(Invalid, "limits.disk", "%d bytes is not a possible limit", l.Disk).WithHint("give at least 1048576 bytes (1 MiB), or 0 for no limit")

@@ -17,7 +17,34 @@ type ProcessID string
 
 // A Spec says what sandbox is wanted. The zero Spec is a sandbox of the
 // backend's default image with no limits, no mounts and no network.
+//
+// ID, Name, Profile, Idle, Explicit, Limits.Workspace and Mount.Extra are
+// policy: a [Keeper] acts on them, what makes sandboxes and nothing more
+// refuses them with [Unsupported].
 type Spec struct {
+	// ID is the id that the sandbox gets; "" is a new one. Only what one
+	// caller always asks for by the same id needs it. An id that another
+	// sandbox has is [Conflict].
+	ID ID
+
+	// Name is what its owner calls the sandbox, such as a chat session or a
+	// thread: up to 512 bytes. No two sandboxes of an owner have one name.
+	Name string
+
+	// Profile names the defaults and bounds that the sandbox gets; "" are
+	// those of the caller's protocol. One that is not there is [NotExist]
+	// with Field "profile".
+	Profile string
+
+	// Explicit names fields whose zero value is meant, so that the default of
+	// a profile does not replace it: "read_only_root", "limits.memory", ….
+	Explicit []string
+
+	// Idle is how long nothing may use the sandbox before it is removed: no
+	// process that somebody waits for, no running detached process, no open
+	// file, no connection. 0 is the profile's time, a negative one never.
+	Idle time.Duration
+
 	// Backend names what makes the sandbox, as Info.Backend does, where a
 	// Runtime has several; "" is its default. One that it has not is
 	// [NotExist] with Field "backend".
@@ -71,6 +98,11 @@ type Limits struct {
 	CPU    float64 `json:"cpu,omitempty"`    // cores, 0.01 and up
 	PIDs   int     `json:"pids,omitempty"`   // processes and threads; at least 1
 	Disk   int64   `json:"disk,omitempty"`   // bytes written below /, mounts not counted; at least 1 MiB
+
+	// Workspace is how many bytes the files below Workdir may have, mounts
+	// counted. It is looked at before and after each command, so a command may
+	// pass it for as long as it runs: Disk is the bound that holds.
+	Workspace int64 `json:"workspace,omitempty"`
 }
 
 // A Mount shows a directory or file of the host in the sandbox.
@@ -78,6 +110,11 @@ type Mount struct {
 	Source   string `json:"source"`              // absolute path on the host
 	Target   string `json:"target"`              // absolute path in the sandbox; not / and not below /proc, /sys, /dev
 	ReadOnly bool   `json:"read_only,omitempty"` // default: the sandbox may write
+
+	// Extra marks a mount that comes and goes with what a caller asks for.
+	// Where such mounts differ, [Keeper.Acquire] makes a sandbox anew; where
+	// others differ it is a Conflict.
+	Extra bool `json:"extra,omitempty"`
 }
 
 // Network says what of the network a sandbox has.
@@ -140,6 +177,11 @@ type Cmd struct {
 	// order is kept. Each is written by one goroutine at a time; if both are
 	// the same comparable Writer, they share one.
 	Stdout, Stderr io.Writer
+
+	// Control, if not nil, gets what the process writes to its descriptor 3,
+	// which is a pipe of its own. Wait returns after what the process itself
+	// wrote there. With nil there is no descriptor 3.
+	Control io.Writer
 
 	// Terminal, if not nil, gives the process a terminal of this size as its
 	// input and output, and as its controlling terminal. All output goes to
@@ -224,8 +266,17 @@ type Info struct {
 
 	ReadOnlyRoot bool `json:"read_only_root,omitempty"`
 
+	// What a [Keeper] adds.
+	Owner    Owner         `json:"owner,omitempty"`
+	Names    []string      `json:"names,omitempty"`
+	Profile  string        `json:"profile,omitempty"`
+	Idle     time.Duration `json:"idle_ns,omitempty"`  // negative: never removed for it
+	Used     time.Time     `json:"used,omitzero"`      // when it was last in use; now, while it is
+	Busy     int           `json:"busy,omitempty"`     // how many things use it now
+	Released bool          `json:"released,omitempty"` // nobody needs it until it is acquired again
+
 	// Kept says for each limit that was asked for ("memory", "cpu", "pids",
-	// "disk") by what it is kept, such as "cgroup v2"; a limit that is not
+	// "disk", "workspace") by what it is kept, such as "cgroup v2"; a limit that is not
 	// kept has the value "".
 	Kept map[string]string `json:"kept,omitempty"`
 
@@ -307,6 +358,10 @@ type MkdirOptions struct {
 type DetachOptions struct {
 	Stdin bool // the process gets an input that [Detacher.Input] writes to
 	Ring  int  // how many bytes of output are kept; 0 is 1 MiB, at most 16 MiB
+
+	// Name is what the caller calls the process: up to 256 bytes, which come
+	// back in its ProcessInfo. It need not differ from others.
+	Name string
 }
 
 // AttachOptions says what an attachment wants. The zero value wants the end
@@ -319,6 +374,7 @@ type AttachOptions struct {
 // ProcessInfo describes a detached process.
 type ProcessInfo struct {
 	ID      ProcessID `json:"id"`
+	Name    string    `json:"name,omitempty"`
 	PID     int       `json:"pid,omitempty"`
 	Args    []string  `json:"args"`
 	Started time.Time `json:"started"`

@@ -31,6 +31,7 @@ type summary struct {
 	ends    map[string]string           // by package: test → action, of the running packages
 	order   map[string][]string         // by package: tests in the order in which they ended
 	why     map[string][]string         // reason of a skip → who gave it
+	faults  []string                    // what failed, with the end of its output
 }
 
 func newSummary(to io.Writer) *summary {
@@ -111,6 +112,7 @@ func (s *summary) finish(e event) {
 		case s.ends[k] == "fail" && !childFailed:
 			failed++
 			fmt.Fprint(s.to, out)
+			s.faults = append(s.faults, name(e.Package)+" "+test+"\n"+end(out))
 		case s.ends[k] == "fail":
 			fmt.Fprint(s.to, out) // its child is counted
 		case s.parents[k]:
@@ -160,7 +162,26 @@ func (s *summary) close() {
 		}
 		fmt.Fprintln(s.to)
 	}
+	// Again, where it is found: the end is all that some people see.
+	for i, f := range s.faults {
+		if i == 0 {
+			fmt.Fprintln(s.to, "\nfailed:")
+		}
+		fmt.Fprintf(s.to, "  %s", f)
+	}
 	fmt.Fprintf(s.to, "%d passed, %d failed, %d skipped\n", s.passed, s.failed, s.skipped)
+}
+
+// maxEnd is how much of a failed test's output is shown again, in bytes.
+const maxEnd = 3000
+
+// end returns the last lines of out.
+func end(out string) string {
+	if len(out) <= maxEnd {
+		return out
+	}
+	out = out[len(out)-maxEnd:]
+	return "…\n" + out[strings.IndexByte(out, '\n')+1:]
 }
 
 // where is how testing begins a line of a test's log.
