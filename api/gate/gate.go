@@ -1,7 +1,8 @@
 // Package gate stands before every protocol: it lets a request in if it names
-// this server, comes from no foreign web page, and brings the token. It knows
-// one token and no protocol; each protocol says in which headers its clients
-// send the token ([Taker]) and how it writes a refusal.
+// this server, comes from no foreign web page, and brings a token. It knows
+// tokens, whose they are, and no protocol; each protocol says in which headers
+// its clients send the token ([Taker]) and how it writes a refusal, and asks
+// [OwnerOf] on whose behalf it acts.
 //
 // Why the three checks are needed together: a token alone does not help where
 // a protocol has it in the URL, and a browser on the operator's machine is
@@ -15,13 +16,16 @@
 package gate
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,9 +38,13 @@ const MinToken = 16
 
 // Config says whom a Gate lets in.
 type Config struct {
-	// Token is what callers must bring. It is at least MinToken bytes long;
-	// there is no way to do without.
+	// Token is the daemon's own: who brings it is [sandbox.Operator]. It is at
+	// least MinToken bytes long; there is no way to do without.
 	Token sandbox.Secret
+
+	// Owners has the tokens of others, by who they are. No two tokens are
+	// equal; Operator is not among them.
+	Owners map[sandbox.Owner]sandbox.Secret
 
 	// Hosts are the names, without ports, that a Host header may have beside
 	// loopback ones and the address on which the request came.
@@ -48,18 +56,35 @@ type Config struct {
 
 // A Gate decides who gets in. It is safe for concurrent use.
 type Gate struct {
-	token [sha256.Size]byte
+	keys  []key
 	hosts map[string]bool
 	log   *slog.Logger
 }
 
+// A key is a token's sum, and whom it lets in.
+type key struct {
+	sum   [sha256.Size]byte
+	owner sandbox.Owner
+}
+
 // New returns a Gate, or an Invalid error naming the field that is wrong.
 func New(cfg Config) (*Gate, error) {
-	if len(cfg.Token) < MinToken {
-		return nil, sandbox.Errorf(sandbox.Invalid, "token", "the token has %d bytes", len(cfg.Token)).
-			WithHint("use at least %d, such as 40 random hexadecimal digits", MinToken)
+	g := &Gate{hosts: make(map[string]bool), log: cfg.Log}
+	if err := g.add("token", sandbox.Operator, cfg.Token); err != nil {
+		return nil, err
 	}
-	g := &Gate{token: sha256.Sum256([]byte(cfg.Token.Reveal())), hosts: make(map[string]bool), log: cfg.Log}
+	for _, o := range slices.Sorted(maps.Keys(cfg.Owners)) {
+		field := "owners." + string(o)
+		if err := sandbox.CheckOwner("owners", o); err != nil {
+			return nil, err
+		}
+		if o == sandbox.Operator {
+			return nil, sandbox.Errorf(sandbox.Invalid, field, "the operator's token is the daemon's own").WithHint("choose another name")
+		}
+		if err := g.add(field, o, cfg.Owners[o]); err != nil {
+			return nil, err
+		}
+	}
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
 	}
@@ -71,6 +96,47 @@ func New(cfg Config) (*Gate, error) {
 		g.hosts[name] = true
 	}
 	return g, nil
+}
+
+// add has g let owner in with token, which field names in errors.
+func (g *Gate) add(field string, owner sandbox.Owner, token sandbox.Secret) error {
+	if len(token) < MinToken {
+		return sandbox.Errorf(sandbox.Invalid, field, "the token has %d bytes", len(token)).
+			WithHint("use at least %d, such as 40 random hexadecimal digits", MinToken)
+	}
+	sum := sha256.Sum256([]byte(token.Reveal()))
+	for _, k := range g.keys {
+		if k.sum == sum {
+			return sandbox.Errorf(sandbox.Invalid, field, "the token is that of %s too", k.owner).WithHint("give each its own")
+		}
+	}
+	g.keys = append(g.keys, key{sum, owner})
+	return nil
+}
+
+// whose returns whom token lets in, or "".
+func (g *Gate) whose(token sandbox.Secret) sandbox.Owner {
+	// Sums have one length, and all are compared whatever the result, so that
+	// the time tells nothing about them.
+	sum := sha256.Sum256([]byte(token.Reveal()))
+	found := -1
+	for i := range g.keys {
+		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(sum[:], g.keys[i].sum[:]), i, found)
+	}
+	if found < 0 {
+		return ""
+	}
+	return g.keys[found].owner
+}
+
+// ownerKey is where a request's context has its owner.
+type ownerKey struct{}
+
+// OwnerOf returns on whose behalf the request is made whose context is ctx, as
+// the Gate found it, or "" for one that came through no Gate.
+func OwnerOf(ctx context.Context) sandbox.Owner {
+	o, _ := ctx.Value(ownerKey{}).(sandbox.Owner)
+	return o
 }
 
 // A Taker finds the token that a request brings, or returns "". It may not
@@ -98,12 +164,13 @@ type Refusal struct {
 }
 
 // Guard returns a Handler that passes to h what comes through the gate with a
-// token that one of take finds, and gives all else to refuse. The body of a
-// refused request is not waited for: the connection is closed after the
-// answer.
+// token that one of take finds, with its owner in the context ([OwnerOf]), and
+// gives all else to refuse. The body of a refused request is not waited for:
+// the connection is closed after the answer.
 func (g *Gate) Guard(h http.Handler, refuse func(http.ResponseWriter, *http.Request, Refusal), take ...Taker) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if no := g.check(r, take); no != nil {
+		owner, no := g.check(r, take)
+		if no != nil {
 			g.log.LogAttrs(r.Context(), slog.LevelWarn, "refused", slog.Int("status", no.Status), slog.String("why", no.Err.Msg),
 				slog.String("method", r.Method), slog.String("remote", r.RemoteAddr), slog.String("host", r.Host), slog.String("origin", r.Header.Get("Origin")))
 			w.Header().Set("Connection", "close")
@@ -114,17 +181,21 @@ func (g *Gate) Guard(h http.Handler, refuse func(http.ResponseWriter, *http.Requ
 			refuse(w, r, *no)
 			return
 		}
+		// In place, so that who stands before the gate goes on to see what is
+		// noted in the request later: its pattern, its trailers.
+		*r = *r.WithContext(context.WithValue(r.Context(), ownerKey{}, owner))
 		h.ServeHTTP(w, r)
 	})
 }
 
-func (g *Gate) check(r *http.Request, take []Taker) *Refusal {
+// check returns whom r lets in, or why nobody.
+func (g *Gate) check(r *http.Request, take []Taker) (sandbox.Owner, *Refusal) {
 	if !g.hostOK(r) {
-		return &Refusal{http.StatusForbidden, sandbox.Errorf(sandbox.Denied, "host", "%q is not a name of this server", r.Host).
+		return "", &Refusal{http.StatusForbidden, sandbox.Errorf(sandbox.Denied, "host", "%q is not a name of this server", r.Host).
 			WithHint("use the address that the server listens on, or start it with --host NAME")}
 	}
 	if !originOK(r) {
-		return &Refusal{http.StatusForbidden, sandbox.Errorf(sandbox.Denied, "origin", "requests from other web pages are not answered").
+		return "", &Refusal{http.StatusForbidden, sandbox.Errorf(sandbox.Denied, "origin", "requests from other web pages are not answered").
 			WithHint("call the server from a program, not from a page")}
 	}
 	given := false
@@ -134,16 +205,14 @@ func (g *Gate) check(r *http.Request, take []Taker) *Refusal {
 			continue
 		}
 		given = true
-		// Sums have one length, so that the time tells nothing about it.
-		sum := sha256.Sum256([]byte(s.Reveal()))
-		if subtle.ConstantTimeCompare(sum[:], g.token[:]) == 1 {
-			return nil
+		if owner := g.whose(s); owner != "" {
+			return owner, nil
 		}
 	}
 	if given {
-		return &Refusal{http.StatusUnauthorized, sandbox.Errorf(sandbox.Denied, "token", "this is not the server's token").WithHint("it stands in the file token of the daemon's state folder; give it to atoll in ATOLL_TOKEN")}
+		return "", &Refusal{http.StatusUnauthorized, sandbox.Errorf(sandbox.Denied, "token", "this is not a token of the server's").WithHint("the operator's stands in the file token of the daemon's state folder; give it to atoll in ATOLL_TOKEN")}
 	}
-	return &Refusal{http.StatusUnauthorized, sandbox.Errorf(sandbox.Denied, "token", "the request brings no token").WithHint("send the header Authorization: Bearer TOKEN")}
+	return "", &Refusal{http.StatusUnauthorized, sandbox.Errorf(sandbox.Denied, "token", "the request brings no token").WithHint("send the header Authorization: Bearer TOKEN")}
 }
 
 // hostOK reports whether the Host header names this server. Through a Unix

@@ -38,6 +38,13 @@ func newGate(t *testing.T, cfg gate.Config) *gate.Gate {
 	return g
 }
 
+type owners = map[sandbox.Owner]sandbox.Secret
+
+const (
+	aliceToken = "e2b_a11ce0000000000000000000000000000000a11c"
+	bobToken   = "e2b_b0b00000000000000000000000000000000000b0"
+)
+
 func TestNewRefusesBadConfig(t *testing.T) {
 	for _, c := range []struct {
 		cfg   gate.Config
@@ -50,13 +57,21 @@ func TestNewRefusesBadConfig(t *testing.T) {
 		{gate.Config{Token: token, Hosts: []string{"a b"}}, "host"},
 		{gate.Config{Token: token, Hosts: []string{"http://example.org"}}, "host"},
 		{gate.Config{Token: token, Hosts: []string{"example.org:80"}}, "host"},
+		{gate.Config{Token: token, Owners: owners{"alice": ""}}, "owners.alice"},
+		{gate.Config{Token: token, Owners: owners{"alice": "short"}}, "owners.alice"},
+		{gate.Config{Token: token, Owners: owners{"alice": token}}, "owners.alice"},
+		{gate.Config{Token: token, Owners: owners{"alice": aliceToken, "bob": aliceToken}}, "owners.bob"},
+		{gate.Config{Token: token, Owners: owners{sandbox.Operator: aliceToken}}, "owners.operator"},
+		{gate.Config{Token: token, Owners: owners{"": aliceToken}}, "owners"},
+		{gate.Config{Token: token, Owners: owners{"a b": aliceToken}}, "owners"},
+		{gate.Config{Token: token, Owners: owners{"alice/": aliceToken}}, "owners"},
 	} {
 		_, err := gate.New(c.cfg)
 		e, ok := err.(*sandbox.Error)
 		if !ok || e.Kind != sandbox.Invalid || e.Field != c.field {
 			t.Errorf("%+v: got %v", c.cfg, err)
 		}
-		if err != nil && strings.Contains(err.Error(), token) {
+		if err != nil && (strings.Contains(err.Error(), token) || strings.Contains(err.Error(), aliceToken)) {
 			t.Errorf("the error has the token: %v", err)
 		}
 	}
@@ -189,6 +204,63 @@ func TestTakers(t *testing.T) {
 		if got := at(g, nil, c.set); got != c.want {
 			t.Errorf("%s: status %d, want %d", name, got, c.want)
 		}
+	}
+}
+
+// The request's context says whose token it brought, behind the gate alone.
+func TestOwnerOf(t *testing.T) {
+	g := newGate(t, gate.Config{Owners: owners{"alice": aliceToken, "alice/bot": bobToken}})
+	if o := gate.OwnerOf(t.Context()); o != "" {
+		t.Errorf("without a gate the owner is %q", o)
+	}
+	for _, c := range []struct {
+		name string
+		set  func(*http.Request)
+		want sandbox.Owner
+	}{
+		{"the daemon's token", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }, sandbox.Operator},
+		{"alice's", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+aliceToken) }, "alice"},
+		{"alice's, in the other header", func(r *http.Request) { r.Header.Set("X-Key", aliceToken) }, "alice"},
+		{"her bot's", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+bobToken) }, "alice/bot"},
+		{"two: the first counts", func(r *http.Request) {
+			r.Header.Set("Authorization", "Bearer "+bobToken)
+			r.Header.Set("X-Key", token)
+		}, "alice/bot"},
+		{"a wrong one and a right one", func(r *http.Request) {
+			r.Header.Set("Authorization", "Bearer "+token+"0")
+			r.Header.Set("X-Key", aliceToken)
+		}, "alice"},
+		{"nobody's", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token[1:]) }, ""},
+		{"an owner's name", func(r *http.Request) { r.Header.Set("Authorization", "Bearer alice") }, ""},
+		{"none", func(*http.Request) {}, ""},
+	} {
+		var got sandbox.Owner
+		h := g.Guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			got = gate.OwnerOf(r.Context())
+			if got == "" {
+				t.Errorf("%s: let in as nobody", c.name)
+			}
+		}), refuse, gate.Bearer, gate.Header("X-Key"))
+		r := httptest.NewRequest("GET", "http://localhost/", nil)
+		c.set(r)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if got != c.want || (w.Code == 200) != (c.want != "") {
+			t.Errorf("%s: the owner is %q, want %q; status %d", c.name, got, c.want, w.Code)
+		}
+	}
+}
+
+// Who stands before the gate sees what those behind it note in the request.
+func TestRequestIsTheSame(t *testing.T) {
+	g := newGate(t, gate.Config{})
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /here", inside)
+	r := httptest.NewRequest("GET", "http://localhost/here", nil)
+	r.Header.Set("Authorization", "Bearer "+token)
+	g.Guard(mux, refuse, gate.Bearer).ServeHTTP(httptest.NewRecorder(), r)
+	if r.Pattern != "GET /here" {
+		t.Errorf("the pattern is %q", r.Pattern)
 	}
 }
 
