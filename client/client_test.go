@@ -45,7 +45,7 @@ func handler(t *testing.T, rt sandbox.Runtime) (http.Handler, *native.API) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	api := native.New(rt, native.Config{Version: "test"})
+	api := native.New(native.One(rt), native.Config{Version: "test"})
 	return g.Guard(api, api.Refuse, gate.Bearer), api
 }
 

@@ -94,7 +94,7 @@ func (f plainFile) Info() sandbox.FileInfo {
 func benchmark(b *testing.B) (string, sandbox.Sandbox) {
 	g, _ := gate.New(gate.Config{Token: token})
 	dir := b.TempDir()
-	api := native.New(plain{dir: dir}, native.Config{})
+	api := native.New(native.One(plain{dir: dir}), native.Config{})
 	srv := httptest.NewServer(g.Guard(api, api.Refuse, gate.Bearer))
 	c, err := client.New(client.Config{Host: srv.URL, Token: token})
 	if err != nil {

@@ -96,6 +96,9 @@ func outputs(cmd *sandbox.Cmd, req wire.Exec, out sink) error {
 	} else if want[wire.FrameStderr] {
 		cmd.Stderr = out.output(wire.FrameStderr)
 	}
+	if req.Control {
+		cmd.Control = out.output(wire.FrameControl)
+	}
 	return nil
 }
 
@@ -169,7 +172,7 @@ func (c *call) result(sb sandbox.Sandbox, cmd sandbox.Cmd, req wire.Exec) error 
 	if err != nil {
 		return err
 	}
-	out, errOut := &bounded{max: req.MaxOutput}, &bounded{max: req.MaxOutput}
+	out, errOut, control := &bounded{max: req.MaxOutput}, &bounded{max: req.MaxOutput}, &bounded{max: req.MaxOutput}
 	if want[wire.FrameStdout] {
 		cmd.Stdout = out
 	}
@@ -177,6 +180,9 @@ func (c *call) result(sb sandbox.Sandbox, cmd sandbox.Cmd, req wire.Exec) error 
 		cmd.Stderr = cmd.Stdout
 	} else if want[wire.FrameStderr] {
 		cmd.Stderr = errOut
+	}
+	if req.Control {
+		cmd.Control = control
 	}
 	p, err := sb.Start(c.ctx, cmd)
 	if err != nil {
@@ -187,10 +193,11 @@ func (c *call) result(sb sandbox.Sandbox, cmd sandbox.Cmd, req wire.Exec) error 
 	if res.Exit, err = p.Wait(); err != nil {
 		return err
 	}
-	var more, moreErr bool
+	var more, moreErr, moreControl bool
 	res.Stdout, more = out.text()
 	res.Stderr, moreErr = errOut.text()
-	res.Truncated = more || moreErr
+	res.Control, moreControl = control.text()
+	res.Truncated = more || moreErr || moreControl
 	return c.reply(http.StatusOK, res)
 }
 

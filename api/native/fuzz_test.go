@@ -78,7 +78,7 @@ func FuzzRequest(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	api := New(rt, Config{})
+	api := New(One(rt), Config{})
 	box := sandboxes + "/" + string(sb.ID())
 	for _, r := range routes {
 		f.Add(r.Method, strings.ReplaceAll(r.Path, "{id}", string(sb.ID())), "path=/tmp/x", `{"args":["true"],"path":"/tmp/x","signal":"TERM"}`)

@@ -3,10 +3,11 @@
 // else. The shapes are in wire/native, the Go client is package client, and
 // openapi.yaml, which is served too, describes it for everybody else.
 //
-// It decides nothing. Who may call is package gate's business, what a caller
-// may have is the Runtime's. It remembers nothing between requests but which
-// are under way and which processes they wait for, so that one request can
-// call off another, or signal its process.
+// It decides nothing. Who may call, and on whose behalf, is package gate's
+// business; what a caller may see and have is that of the Runtime which the
+// caller's owner is shown. It remembers nothing between requests but which are
+// under way and which processes they wait for, so that one request can call
+// off another of the same owner, or signal its process.
 //
 // A process that was started by a request lives as long as the request: when
 // the caller hangs up its tree is killed. A caller who wants to know when that
@@ -42,7 +43,7 @@ type Config struct {
 
 // An API is the http.Handler.
 type API struct {
-	rt      sandbox.Runtime
+	views   func(sandbox.Owner) sandbox.Runtime
 	log     *slog.Logger
 	version string
 	mux     *http.ServeMux
@@ -55,10 +56,18 @@ type API struct {
 	busy   sync.WaitGroup                 // requests; Add with mu held and closed false
 	live   map[processKey]sandbox.Process // guarded by mu; those that requests wait for
 
-	requests map[string]context.CancelCauseFunc // guarded by mu; those under way
+	requests map[requestKey]context.CancelCauseFunc // guarded by mu; those under way
 }
 
-// processKey names a process that a request waits for.
+// requestKey names a request. What one owner calls its requests is nothing to
+// another.
+type requestKey struct {
+	owner sandbox.Owner
+	name  string
+}
+
+// processKey names a process that a request waits for. It needs no owner: who
+// looks for one has opened its sandbox first.
 type processKey struct {
 	sandbox sandbox.ID
 	process sandbox.ProcessID
@@ -74,10 +83,16 @@ var errCalledOff = sandbox.Errorf(sandbox.Unavailable, "", "the request was call
 
 var errClosing = sandbox.Errorf(sandbox.Unavailable, "", "the server is shutting down").WithHint("try again later")
 
-// New returns an API over rt, which stays the caller's to close.
-func New(rt sandbox.Runtime, cfg Config) *API {
-	a := &API{rt: rt, log: cfg.Log, version: cfg.Version, mux: http.NewServeMux(), live: make(map[processKey]sandbox.Process),
-		requests: make(map[string]context.CancelCauseFunc)}
+// One returns views for New that show every owner the same Runtime.
+func One(rt sandbox.Runtime) func(sandbox.Owner) sandbox.Runtime {
+	return func(sandbox.Owner) sandbox.Runtime { return rt }
+}
+
+// New returns an API over what views shows each owner; it is called for every
+// request. The Runtimes stay the caller's to close.
+func New(views func(sandbox.Owner) sandbox.Runtime, cfg Config) *API {
+	a := &API{views: views, log: cfg.Log, version: cfg.Version, mux: http.NewServeMux(), live: make(map[processKey]sandbox.Process),
+		requests: make(map[requestKey]context.CancelCauseFunc)}
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
 	}
@@ -186,6 +201,8 @@ type call struct {
 	w     http.ResponseWriter
 	r     *http.Request
 	name  string          // of the request, in the log
+	owner sandbox.Owner   // on whose behalf
+	rt    sandbox.Runtime // what owner is shown
 	ctx   context.Context // ends with the request, or with the API
 	query query
 	begun bool // the answer has, so that an error has no status any more
@@ -194,15 +211,16 @@ type call struct {
 func (a *API) serve(w http.ResponseWriter, r *http.Request, rt Route) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	name, err := a.enter(r.Header.Get(wire.HeaderRequest), cancel)
+	owner := gate.OwnerOf(ctx)
+	name, err := a.enter(owner, r.Header.Get(wire.HeaderRequest), cancel)
 	if err != nil {
 		a.refuse(w, r, statusOf(err), err)
 		return
 	}
-	defer a.leave(name)
+	defer a.leave(owner, name)
 	defer context.AfterFunc(a.life, func() { cancel(errClosing) })()
 	defer a.hurry(ctx, w)()
-	c := &call{api: a, w: w, r: r, name: name, ctx: ctx}
+	c := &call{api: a, w: w, r: r, name: name, owner: owner, rt: a.views(owner), ctx: ctx}
 	common(w, c.name)
 	if err := c.handle(rt); err != nil {
 		c.answer(err)
@@ -226,9 +244,9 @@ func (a *API) hurry(ctx context.Context, w http.ResponseWriter) (done func()) {
 	}
 }
 
-// enter notes that a request is under way, which cancel ends, and returns its
-// name: the one that its caller gave it, if that can be one.
-func (a *API) enter(name string, cancel context.CancelCauseFunc) (string, *sandbox.Error) {
+// enter notes that a request of owner's is under way, which cancel ends, and
+// returns its name: the one that its caller gave it, if that can be one.
+func (a *API) enter(owner sandbox.Owner, name string, cancel context.CancelCauseFunc) (string, *sandbox.Error) {
 	if name == "" {
 		name = requestName()
 	} else if !nameOK(name) {
@@ -239,17 +257,18 @@ func (a *API) enter(name string, cancel context.CancelCauseFunc) (string, *sandb
 	if a.closed {
 		return "", errClosing
 	}
-	if a.requests[name] != nil {
+	k := requestKey{owner, name}
+	if a.requests[k] != nil {
 		return "", sandbox.Errorf(sandbox.Conflict, wire.HeaderRequest, "a request of this name is under way").WithHint("choose names at random")
 	}
-	a.requests[name] = cancel
+	a.requests[k] = cancel
 	a.busy.Add(1)
 	return name, nil
 }
 
-func (a *API) leave(name string) {
+func (a *API) leave(owner sandbox.Owner, name string) {
 	a.mu.Lock()
-	delete(a.requests, name)
+	delete(a.requests, requestKey{owner, name})
 	a.mu.Unlock()
 	a.busy.Done()
 }
@@ -297,7 +316,7 @@ func (c *call) fault(err error) (int, wire.Error) {
 	if e.Kind == sandbox.Internal && c.r.Context().Err() == nil {
 		level = slog.LevelError
 	}
-	c.api.log.LogAttrs(c.ctx, level, "request failed", slog.String("request", c.name), slog.String("id", string(e.Sandbox)),
+	c.api.log.LogAttrs(c.ctx, level, "request failed", slog.String("request", c.name), slog.String("owner", string(c.owner)), slog.String("id", string(e.Sandbox)),
 		slog.String("op", c.r.Pattern), slog.Any("err", err))
 	return status, e
 }
@@ -323,7 +342,7 @@ func requestName() string { return fmt.Sprintf("%016x", rand.Uint64()) }
 
 // open returns the sandbox that the path names.
 func (c *call) open() (sandbox.Sandbox, error) {
-	return c.api.rt.Open(c.ctx, sandbox.ID(c.r.PathValue("id")))
+	return c.rt.Open(c.ctx, sandbox.ID(c.r.PathValue("id")))
 }
 
 // ability returns the sandbox that the path names as a T, or Unsupported.

@@ -74,7 +74,7 @@ func serve(t *testing.T, rt sandbox.Runtime) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{api: native.New(rt, native.Config{Version: "test"}), doc: readDocument(t)}
+	s := &server{api: native.New(native.One(rt), native.Config{Version: "test"}), doc: readDocument(t)}
 	s.Server = httptest.NewUnstartedServer(nil)
 	s.Server.Config = gate.Server(s.doc.watch(t, g.Guard(s.api, s.api.Refuse, gate.Bearer)), nil)
 	s.Server.Start()

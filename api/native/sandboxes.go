@@ -23,7 +23,7 @@ func (c *call) server() error {
 // called off, unless it was done.
 func (c *call) callOff() error {
 	c.api.mu.Lock()
-	cancel := c.api.requests[c.r.PathValue("name")]
+	cancel := c.api.requests[requestKey{c.owner, c.r.PathValue("name")}]
 	c.api.mu.Unlock()
 	if cancel == nil {
 		return sandbox.Errorf(sandbox.NotExist, "request", "no request under way has this name")
@@ -43,7 +43,7 @@ func (c *call) create() error {
 	if err := body.Read(c.w, c.r, wire.MaxBody, &req); err != nil {
 		return err
 	}
-	sb, err := c.api.rt.Create(c.ctx, req.Spec())
+	sb, err := c.rt.Create(c.ctx, req.Spec())
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (c *call) create() error {
 }
 
 func (c *call) list() error {
-	return stream(c, "sandboxes", c.api.rt.List(c.ctx), func(i sandbox.Info) any { return shown(i) })
+	return stream(c, "sandboxes", c.rt.List(c.ctx), func(i sandbox.Info) any { return shown(i) })
 }
 
 // shown returns info without a list that would be null.

@@ -16,8 +16,8 @@ import (
 type sink interface {
 	// begin tells which process it is.
 	begin(wire.Started)
-	// output returns where the process's output goes, wire.FrameStdout or
-	// wire.FrameStderr.
+	// output returns where the process's output goes: wire.FrameStdout,
+	// wire.FrameStderr or wire.FrameControl.
 	output(wire.FrameType) io.Writer
 	// end tells how it ended, or of what the stream dies, if e is not nil.
 	// After that nothing is written any more.
@@ -149,21 +149,25 @@ func (f *framed) put(buf *[wire.HeaderLen + chunk]byte, n int) error {
 // events is the sink that writes NDJSON.
 type events struct {
 	*line
-	outs [2]lined
+	outs [3]lined
 }
 
 func newEvents(w io.Writer, flush func() error) *events {
 	e := &events{line: newLine(w, flush)}
 	e.outs[0] = lined{line: e.line, put: func(t wire.Text) wire.Event { return wire.Event{Stdout: t} }}
 	e.outs[1] = lined{line: e.line, put: func(t wire.Text) wire.Event { return wire.Event{Stderr: t} }}
+	e.outs[2] = lined{line: e.line, put: func(t wire.Text) wire.Event { return wire.Event{Control: t} }}
 	return e
 }
 
 func (e *events) begin(s wire.Started) { e.open(jsonLine(wire.Event{Started: &s})) }
 
 func (e *events) output(t wire.FrameType) io.Writer {
-	if t == wire.FrameStderr {
+	switch t {
+	case wire.FrameStderr:
 		return &e.outs[1]
+	case wire.FrameControl:
+		return &e.outs[2]
 	}
 	return &e.outs[0]
 }

@@ -522,7 +522,7 @@ func TestLogHasNoSecrets(t *testing.T) {
 	}
 	rt := memory.New(memory.Config{})
 	defer rt.Close()
-	api := native.New(failing{rt}, native.Config{Log: logger})
+	api := native.New(native.One(failing{rt}), native.Config{Log: logger})
 	defer api.Close()
 	srv := httptest.NewUnstartedServer(nil)
 	srv.Config = gate.Server(g.Guard(api, api.Refuse, gate.Bearer), logger)

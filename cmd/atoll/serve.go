@@ -81,7 +81,7 @@ func (a *app) serve(ctx context.Context, c *Config) (err error) {
 	if err != nil {
 		return err
 	}
-	api := native.New(rt, native.Config{Version: programVersion(), Log: log})
+	api := native.New(native.One(rt), native.Config{Version: programVersion(), Log: log})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", gate.Health)
 	mux.Handle("/", guard.Guard(api, api.Refuse, gate.Bearer))
