@@ -54,6 +54,9 @@ func wireError(err error) wire.Error {
 			w.Message = e.Msg
 		}
 	}
+	if kind == sandbox.NotExist {
+		errors.As(err, &w.Gone)
+	}
 	return w
 }
 

@@ -200,8 +200,8 @@ func (w Process) Info() sandbox.ProcessInfo {
 // SpecOf returns s as it goes over the wire, or an Invalid error if something
 // in it that must be text is not UTF-8.
 func SpecOf(s sandbox.Spec) (Spec, error) {
-	w := Spec{s.Backend, s.Image, nil, s.Workdir, s.User, s.Limits, s.Mounts, s.Network, s.ReadOnlyRoot, s.Require, s.Labels, s.Expires}
-	texts := []struct{ field, text string }{{"backend", s.Backend}, {"image", s.Image}, {"workdir", s.Workdir}, {"user", s.User}, {"network", string(s.Network)}}
+	w := Spec{s.ID, s.Name, s.Profile, s.Explicit, Seconds(s.Idle), s.Backend, s.Image, nil, s.Workdir, s.User, s.Limits, s.Mounts, s.Network, s.ReadOnlyRoot, s.Require, s.Labels, s.Expires}
+	texts := []struct{ field, text string }{{"id", string(s.ID)}, {"name", s.Name}, {"profile", s.Profile}, {"backend", s.Backend}, {"image", s.Image}, {"workdir", s.Workdir}, {"user", s.User}, {"network", string(s.Network)}}
 	for _, m := range s.Mounts {
 		texts = append(texts, struct{ field, text string }{"mounts.source", m.Source}, struct{ field, text string }{"mounts.target", m.Target})
 	}
@@ -210,6 +210,9 @@ func SpecOf(s sandbox.Spec) (Spec, error) {
 	}
 	for _, p := range s.Require {
 		texts = append(texts, struct{ field, text string }{"require", string(p)})
+	}
+	for _, f := range s.Explicit {
+		texts = append(texts, struct{ field, text string }{"explicit", f})
 	}
 	for _, t := range texts {
 		if err := checkUTF8(t.field, t.text); err != nil {
@@ -229,7 +232,7 @@ func SpecOf(s sandbox.Spec) (Spec, error) {
 
 // Spec returns what w says.
 func (w Spec) Spec() sandbox.Spec {
-	return sandbox.Spec{Backend: w.Backend, Image: w.Image, Env: env(w.Env), Workdir: w.Workdir, User: w.User, Limits: w.Limits, Mounts: w.Mounts,
+	return sandbox.Spec{ID: w.ID, Name: w.Name, Profile: w.Profile, Explicit: w.Explicit, Idle: time.Duration(w.Idle), Backend: w.Backend, Image: w.Image, Env: env(w.Env), Workdir: w.Workdir, User: w.User, Limits: w.Limits, Mounts: w.Mounts,
 		Network: w.Network, ReadOnlyRoot: w.ReadOnlyRoot, Require: w.Require, Labels: w.Labels, Expires: w.Expires}
 }
 

@@ -59,10 +59,20 @@ type Error struct {
 	Hint    string       `json:"hint,omitempty"`
 	Sandbox sandbox.ID   `json:"sandbox,omitempty"`
 	Request string       `json:"request,omitempty"` // names the request in the server's log
+
+	// Gone says what became of the sandbox, where it is kind NotExist that
+	// tells of it and that is known.
+	Gone *sandbox.Gone `json:"gone,omitempty"`
 }
 
-// A Spec is the body of a create request, a [sandbox.Spec].
+// A Spec is the body of a create request and of an acquire request, a
+// [sandbox.Spec].
 type Spec struct {
+	ID           sandbox.ID         `json:"id,omitempty"`
+	Name         string             `json:"name,omitempty"`
+	Profile      string             `json:"profile,omitempty"`
+	Explicit     []string           `json:"explicit,omitempty"`
+	Idle         Seconds            `json:"idle,omitempty"`
 	Backend      string             `json:"backend,omitempty"`
 	Image        string             `json:"image,omitempty"`
 	Env          map[string]Text    `json:"env,omitempty"`
