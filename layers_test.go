@@ -55,6 +55,9 @@ var layers = map[string]layer{
 	"guest/inside":        {imports: []string{"guest/proto", "guest/internal/...", "golang.org/x/sys/..."}, tests: []string{"sandbox", "guest", "sandbox/sandboxtest"}},
 	"cmd/atoll-guest":     {imports: []string{"guest/inside", "guest/proto", "backend/linux/enter", "backend/linux/launch", "golang.org/x/sys/..."}, tests: []string{"guest", "sandbox"}},
 
+	// Policy. Pure: what a caller gets who does not say, and at most.
+	"profile": {imports: []string{"sandbox"}},
+
 	// Shapes of protocols, their servers, and the Go SDK. An adapter knows
 	// neither another nor what makes its sandboxes.
 	"wire":         {imports: []string{"sandbox"}},
