@@ -46,6 +46,7 @@ type API struct {
 	views   func(sandbox.Owner) sandbox.Runtime
 	log     *slog.Logger
 	version string
+	beat    time.Duration // wire.Beat, but for tests
 	mux     *http.ServeMux
 
 	life context.Context // ends when Close is called
@@ -91,7 +92,7 @@ func One(rt sandbox.Runtime) func(sandbox.Owner) sandbox.Runtime {
 // New returns an API over what views shows each owner; it is called for every
 // request. The Runtimes stay the caller's to close.
 func New(views func(sandbox.Owner) sandbox.Runtime, cfg Config) *API {
-	a := &API{views: views, log: cfg.Log, version: cfg.Version, mux: http.NewServeMux(), live: make(map[processKey]sandbox.Process),
+	a := &API{views: views, log: cfg.Log, version: cfg.Version, beat: wire.Beat, mux: http.NewServeMux(), live: make(map[processKey]sandbox.Process),
 		requests: make(map[requestKey]context.CancelCauseFunc)}
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
@@ -162,6 +163,12 @@ var routes = []Route{
 	{"GET", wire.Prefix, nil, (*call).server},
 	{"GET", wire.Prefix + "/openapi.yaml", nil, (*call).openAPI},
 	{"DELETE", wire.Prefix + "/requests/{name}", nil, (*call).callOff},
+	{"GET", wire.Prefix + "/status", nil, (*call).status},
+	{"GET", wire.Prefix + "/events", []string{"after", "follow"}, (*call).events},
+	{"POST", wire.Prefix + "/prune", nil, (*call).prune},
+
+	{"POST", wire.Prefix + "/acquire", nil, (*call).acquire},
+	{"GET", wire.Prefix + "/lookup", []string{"name"}, (*call).lookup},
 
 	{"POST", sandboxes, nil, (*call).create},
 	{"GET", sandboxes, nil, (*call).list},
@@ -169,6 +176,7 @@ var routes = []Route{
 	{"DELETE", one, nil, (*call).remove},
 	{"POST", one + "/pause", nil, (*call).pause},
 	{"POST", one + "/resume", nil, (*call).resume},
+	{"POST", one + "/release", nil, (*call).release},
 	{"GET", one + "/usage", nil, (*call).usage},
 	{"GET", one + "/ports/{port}", nil, (*call).dial},
 
@@ -204,6 +212,7 @@ type call struct {
 	owner sandbox.Owner   // on whose behalf
 	rt    sandbox.Runtime // what owner is shown
 	ctx   context.Context // ends with the request, or with the API
+	end   context.CancelCauseFunc
 	query query
 	begun bool // the answer has, so that an error has no status any more
 }
@@ -220,7 +229,7 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, rt Route) {
 	defer a.leave(owner, name)
 	defer context.AfterFunc(a.life, func() { cancel(errClosing) })()
 	defer a.hurry(ctx, w)()
-	c := &call{api: a, w: w, r: r, name: name, owner: owner, rt: a.views(owner), ctx: ctx}
+	c := &call{api: a, w: w, r: r, name: name, owner: owner, rt: a.views(owner), ctx: ctx, end: cancel}
 	common(w, c.name)
 	if err := c.handle(rt); err != nil {
 		c.answer(err)
