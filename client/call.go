@@ -237,6 +237,9 @@ func (c *Client) fault(ctx context.Context, r request, w wire.Error) error {
 	if e.ID == "" {
 		e.ID = w.Sandbox
 	}
+	if w.Gone != nil && e.Kind == sandbox.NotExist {
+		e.Err = w.Gone
+	}
 	if w.Request != "" && e.Kind == sandbox.Internal {
 		e.Err = errors.New("request " + w.Request)
 	}

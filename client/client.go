@@ -7,6 +7,9 @@
 //	sb, err := rt.Create(ctx, sandbox.Spec{})
 //	res, err := sandbox.Capture(ctx, sb, 1<<20, sandbox.Cmd{Args: []string{"echo", "hi"}})
 //
+// A Client is a sandbox.Keeper and a sandbox.Overseer, too, for what the owner
+// of its token may see.
+//
 // # Contexts
 //
 // When the context of a call ends, the client tells the daemon to call the
@@ -131,10 +134,7 @@ func (c *Client) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 	if err := c.json(ctx, request{op: op, method: "POST", path: "/sandboxes", body: body}, &info); err != nil {
 		return nil, err
 	}
-	if !info.ID.Valid() {
-		return nil, &sandbox.Error{Op: op, Kind: sandbox.Internal, Msg: "the daemon's answer has no id"}
-	}
-	return &Sandbox{c, info.ID}, nil
+	return c.told(op, info)
 }
 
 // Open returns the daemon's sandbox with the given id.
