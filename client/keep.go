@@ -104,12 +104,15 @@ func (c *Client) Events(ctx context.Context, after int64, follow bool) iter.Seq2
 		defer silent()
 		watchdog := time.AfterFunc(Silence, silent)
 		defer watchdog.Stop()
+		silence := func(err error) error {
+			if heard.Err() != nil && ctx.Err() == nil {
+				err = &sandbox.Error{Op: r.op, Kind: sandbox.Unavailable, Msg: "nothing is heard of the daemon any more"}
+			}
+			return err
+		}
 		a, err := c.send(heard, r)
 		if err != nil {
-			if heard.Err() != nil {
-				err = c.broken(ctx, r, nil)
-			}
-			fail(err)
+			fail(silence(err))
 			return
 		}
 		defer a.close()
@@ -120,7 +123,7 @@ func (c *Client) Events(ctx context.Context, after int64, follow bool) iter.Seq2
 			case err == io.EOF:
 				return
 			case err != nil:
-				fail(c.broken(ctx, r, err))
+				fail(silence(c.broken(ctx, r, err)))
 				return
 			case line.Error != nil:
 				fail(c.fault(ctx, r, *line.Error))
