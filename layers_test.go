@@ -69,6 +69,11 @@ var layers = map[string]layer{
 	},
 	"client": {imports: []string{"sandbox", "wire/native"}, tests: []string{"backend/memory", "api/gate", "api/native", "sandbox/sandboxtest"}},
 
+	// Policy over any runtime, and what it keeps.
+	"engine":       {imports: []string{"sandbox", "profile", "engine/...", "go.etcd.io/bbolt", "github.com/prometheus/client_golang/...", "golang.org/x/sys/..."}, tests: []string{"backend/memory", "backend/linux", "warm", "sandbox/sandboxtest", "github.com/prometheus/client_model/..."}},
+	"engine/store": {imports: []string{"sandbox", "go.etcd.io/bbolt"}},
+	"engine/audit": {imports: []string{"sandbox"}},
+
 	// The only place that knows everything, and those that try it whole.
 	"cmd/atoll": {imports: []string{"...", "github.com/...", "golang.org/x/..."}},
 	"e2e":       {imports: []string{"...", "github.com/...", "golang.org/x/..."}},
