@@ -58,6 +58,10 @@ var layers = map[string]layer{
 	// Policy. Pure: what a caller gets who does not say, and at most.
 	"profile": {imports: []string{"sandbox"}},
 
+	// What agents do inside, written once over the words.
+	"tool":      {imports: []string{"sandbox"}, tests: []string{"backend/memory"}},
+	"tool/edit": {imports: []string{"sandbox", "github.com/bmatcuk/doublestar/v4"}, tests: []string{"backend/memory"}},
+
 	// Shapes of protocols, their servers, and the Go SDK. An adapter knows
 	// neither another nor what makes its sandboxes.
 	"wire":         {imports: []string{"sandbox"}},
