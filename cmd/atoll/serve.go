@@ -64,7 +64,7 @@ func (a *app) serve(ctx context.Context, c *Config) (err error) {
 	if err != nil {
 		return err
 	}
-	rt, err := openStack(ctx, c, log)
+	all, err := openStack(ctx, c, log)
 	if err != nil {
 		return err
 	}
@@ -72,18 +72,19 @@ func (a *app) serve(ctx context.Context, c *Config) (err error) {
 		if c.RemoveOnExit {
 			bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 			defer cancel()
-			err = errors.Join(err, removeAll(bye, rt))
+			err = errors.Join(err, removeAll(bye, all.rt))
 		}
-		err = errors.Join(err, rt.Close())
+		err = errors.Join(err, all.Close())
 	}()
 
 	guard, err := gate.New(gate.Config{Token: token, Hosts: c.Hosts, Log: log})
 	if err != nil {
 		return err
 	}
-	api := native.New(native.One(rt), native.Config{Version: programVersion(), Log: log})
+	api := native.New(all.views("native"), native.Config{Version: programVersion(), Log: log})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", gate.Health)
+	mux.Handle("GET /metrics", guard.Guard(operatorOnly(all.metrics, api.Refuse), api.Refuse, gate.Bearer))
 	mux.Handle("/", guard.Guard(api, api.Refuse, gate.Bearer))
 	var busy sync.WaitGroup
 	server := gate.Server(counted(mux, &busy), log)

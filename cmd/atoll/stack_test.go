@@ -1,9 +1,17 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/http/httptest"
 	"testing"
+	"time"
 
+	"github.com/atoll-run/atoll/api/gate"
 	"github.com/atoll-run/atoll/backend/memory"
 	"github.com/atoll-run/atoll/sandbox"
 )
@@ -56,5 +64,58 @@ func TestUnionChooses(t *testing.T) {
 	}
 	if err := u.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// mute is a Runtime whose List does not answer.
+type mute struct{ sandbox.Runtime }
+
+func (mute) List(context.Context) iter.Seq2[sandbox.Info, error] {
+	return func(func(sandbox.Info, error) bool) { select {} }
+}
+
+// TestUnionProbes: each backend is said to be there or not, and why; one that
+// does not answer holds up nobody.
+func TestUnionProbes(t *testing.T) {
+	good, closed := memory.New(memory.Config{}), memory.New(memory.Config{})
+	defer good.Close()
+	closed.Close()
+	if _, err := good.Create(t.Context(), sandbox.Spec{}); err != nil {
+		t.Fatal(err)
+	}
+	u := union{names: []string{"good", "closed"}, rts: []sandbox.Runtime{good, closed}}
+	got := u.Backends(t.Context())
+	if len(got) != 2 || got[0] != (sandbox.BackendStatus{Name: "good", Available: true}) {
+		t.Errorf("got %+v", got)
+	}
+	if got[1].Name != "closed" || got[1].Available || got[1].Reason == "" {
+		t.Errorf("of the closed one: %+v", got[1])
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	got = union{names: []string{"mute"}, rts: []sandbox.Runtime{mute{}}}.Backends(ctx)
+	if len(got) != 1 || got[0].Available || got[0].Reason != "it did not answer in time" {
+		t.Errorf("of the mute one: %+v", got)
+	}
+}
+
+// TestMetricsAreTheOperators: the figures tell of everybody.
+func TestMetricsAreTheOperators(t *testing.T) {
+	const own, alices = "0123456789abcdef0123", "a11ce6789abcdef0123"
+	guard, err := gate.New(gate.Config{Token: own, Owners: map[sandbox.Owner]sandbox.Secret{"alice": alices}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuse := func(w http.ResponseWriter, r *http.Request, no gate.Refusal) { w.WriteHeader(no.Status) }
+	figures := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "figures") })
+	h := guard.Guard(operatorOnly(figures, refuse), refuse, gate.Bearer)
+	for token, want := range map[string]string{own: "200 figures", alices: "403 ", "": "401 "} {
+		r := httptest.NewRequest("GET", "http://localhost/metrics", nil)
+		r.Header.Set("Authorization", "Bearer "+token)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if got := fmt.Sprint(w.Code, " ", w.Body); got != want {
+			t.Errorf("%q: got %q, want %q", token, got, want)
+		}
 	}
 }
