@@ -18,6 +18,8 @@ require (
 	mvdan.cc/sh/v3 v3.14.1
 )
 
+require github.com/google/go-cmp v0.7.0
+
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
