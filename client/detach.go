@@ -17,9 +17,9 @@ func (s *Sandbox) StartDetached(ctx context.Context, cmd sandbox.Cmd, opt sandbo
 	const op = "client.StartDetached"
 	w, err := wire.CmdOf(cmd)
 	if err == nil {
-		for field, set := range map[string]bool{"stdin": cmd.Stdin != nil, "stdout": cmd.Stdout != nil, "stderr": cmd.Stderr != nil} {
+		for field, set := range map[string]bool{"stdin": cmd.Stdin != nil, "stdout": cmd.Stdout != nil, "stderr": cmd.Stderr != nil, "control": cmd.Control != nil} {
 			if set {
-				err = sandbox.Errorf(sandbox.Invalid, field, "a detached process has no %s of its caller's", field).WithHint("use Input and Output")
+				err = sandbox.Errorf(sandbox.Invalid, field, "a detached process has no %s of its caller's", field).WithHint("use Input and Output, or files")
 			}
 		}
 	}

@@ -16,8 +16,8 @@ import (
 // Start starts a process. Its life is that of the connection to the daemon,
 // too: if that breaks, the process is killed.
 //
-// One connection carries both streams, so a Stdout that blocks for good keeps
-// Stderr from getting anything, and the other way round.
+// One connection carries all streams, so a Stdout that blocks for good keeps
+// Stderr and Control from getting anything, and the other way round.
 func (s *Sandbox) Start(ctx context.Context, cmd sandbox.Cmd) (sandbox.Process, error) {
 	const op = "client.Start"
 	w, err := wire.CmdOf(cmd)
@@ -35,7 +35,8 @@ func (s *Sandbox) Start(ctx context.Context, cmd sandbox.Cmd) (sandbox.Process, 
 	default:
 		req.Merge = same(cmd.Stdout, cmd.Stderr)
 	}
-	p := &process{sb: s, op: op, ctx: ctx, stdout: cmd.Stdout, stderr: cmd.Stderr, terminal: cmd.Terminal != nil, done: make(chan struct{})}
+	req.Control = cmd.Control != nil
+	p := &process{sb: s, op: op, ctx: ctx, stdout: cmd.Stdout, stderr: cmd.Stderr, fd3: cmd.Control, terminal: cmd.Terminal != nil, done: make(chan struct{})}
 	if known, ok := short(cmd.Stdin); cmd.Stdin == nil || ok {
 		req.Stdin = known
 		err = p.post(req)
@@ -82,6 +83,7 @@ type process struct {
 	ctx      context.Context // of Start or Attach: what it bounds is this value's whole life
 	stdout   io.Writer
 	stderr   io.Writer
+	fd3      io.Writer // Cmd.Control
 	terminal bool
 	attached bool // to a detached process
 	started  wire.Started
@@ -208,6 +210,8 @@ func (p *process) follow(r request, fr *wire.FrameReader, window func(int)) (san
 				err = p.hand(&p.stdout, fr)
 			case wire.FrameStderr:
 				err = p.hand(&p.stderr, fr)
+			case wire.FrameControl:
+				err = p.hand(&p.fd3, fr)
 			case wire.FrameWindow:
 				var n int
 				if n, err = fr.More(); err == nil && window != nil {

@@ -23,6 +23,8 @@ func (c *Client) StartDetached(ctx context.Context, cmd sandbox.Cmd, opt sandbox
 		err = sandbox.Errorf(sandbox.Invalid, "stdout", "a detached process has no writer").WithHint("use Output")
 	case cmd.Stderr != nil:
 		err = sandbox.Errorf(sandbox.Invalid, "stderr", "a detached process has no writer").WithHint("use Output")
+	case cmd.Control != nil:
+		err = sandbox.Errorf(sandbox.Invalid, "control", "a detached process has no writer").WithHint("have it write to a file")
 	case opt.Ring < 0 || opt.Ring > 16<<20:
 		err = sandbox.Errorf(sandbox.Invalid, "ring", "%d bytes is not a possible size", opt.Ring).WithHint("give 1 to 16777216, or 0 for 1 MiB")
 	}

@@ -83,14 +83,15 @@
 //
 // "start" with descriptors passes, in this order and only those that Start
 // asks for as a Pipe: the reading end of standard input; the writing and then
-// the reading end of standard output; the same of standard error. The guest
-// gives the process the ends that it needs and keeps the reading ends of the
-// output until the process has ended and no descendant holds the other end, so
-// that nobody dies of SIGPIPE because a daemon went away. With a terminal no
-// descriptor is passed; the answer brings the terminal's master. Without
+// the reading end of standard output; the same of standard error; the same of
+// descriptor 3, if there is to be one (Start.Control). The guest gives the
+// process the ends that it needs and keeps the reading ends of the output until
+// the process has ended and no descendant holds the other end, so that nobody
+// dies of SIGPIPE because a daemon went away. With a terminal only those of
+// descriptor 3 are passed; the answer brings the terminal's master. Without
 // descriptors the guest makes the pipes, and "read" and "write" carry what is
 // in them: the daemon asks, so a slow reader slows the process. A process gets
-// the descriptors 0, 1 and 2 and no others.
+// the descriptors 0, 1 and 2, also 3 if it was asked for, and no others.
 //
 // When an attached process has ended the guest sends the event "exit", an
 // [proto.Exit]. Unless that says Held, the daemon reads the pipes to their
@@ -106,9 +107,10 @@
 // for Hello.Linger, not read, and is then killed with its tree. If before that
 // a connection says hello with the same, not empty, Hello.Daemon (or there is
 // such a one already), the process becomes a detached one: what it has printed
-// since the loss, and prints from now on, goes to a ring; it is among
-// "processes" and lives as long as it likes. No output can be read twice or by
-// two: what the daemon had read by then is not in the ring.
+// since the loss, and prints from now on, goes to a ring, and what it writes to
+// descriptor 3 to nowhere; it is among "processes" and lives as long as it
+// likes. No output can be read twice or by two: what the daemon had read by
+// then is not in the ring.
 //
 // The output of a detached process goes to a ring of up to 16 MiB. Cursors
 // count the bytes of both streams together; their order is kept within each

@@ -24,7 +24,7 @@ type process struct {
 	left atomic.Int32 // what has to happen before done: the end, and each output
 
 	begun  atomic.Bool // what follows is set, and does not change
-	outs   [2]output   // nil where nobody wants it, or where the other takes both
+	outs   [3]output   // of descriptors 1, 2 and 3; nil where nobody wants it, or where 1 takes 2 as well
 	stdin  input       // nil if there is none
 	forget func() bool // stops waiting for the context
 
@@ -69,7 +69,8 @@ func (c *Client) start(ctx context.Context, cmd sandbox.Cmd) (*process, error) {
 	if cmd.Stdin != nil || cmd.Terminal != nil {
 		m.In = proto.Pipe
 	}
-	writers := [2]io.Writer{cmd.Stdout, cmd.Stderr}
+	writers := [3]io.Writer{cmd.Stdout, cmd.Stderr, cmd.Control}
+	m.Control = cmd.Control != nil
 	if cmd.Stdout != nil {
 		m.Out = proto.Pipe
 	}
@@ -85,7 +86,7 @@ func (c *Client) start(ctx context.Context, cmd sandbox.Cmd) (*process, error) {
 	p := &process{c: c, tty: cmd.Terminal != nil, done: make(chan struct{})}
 	p.left.Store(2) // the end, and begin
 	var fds []int
-	if c.conn.passing() && !p.tty {
+	if c.conn.passing() {
 		if fds, err = p.pipes(m); err != nil {
 			return nil, err
 		}
@@ -473,6 +474,9 @@ func (p *process) carry(m *proto.Start) {
 	}
 	if m.Err == proto.Pipe {
 		p.outs[1] = &carriedOut{p, 2}
+	}
+	if m.Control {
+		p.outs[2] = &carriedOut{p, 3}
 	}
 	if m.In == proto.Pipe {
 		ctx, stop := context.WithCancel(p.c.life)

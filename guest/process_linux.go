@@ -12,7 +12,8 @@ import (
 	"github.com/atoll-run/atoll/sandbox"
 )
 
-// pipes makes the pipes that m asks for and returns what is to be passed.
+// pipes makes the pipes that m asks for and returns what is to be passed. A
+// terminal takes the place of all but that of Control.
 func (p *process) pipes(m *proto.Start) (fds []int, err error) {
 	defer func() {
 		if err != nil {
@@ -27,7 +28,7 @@ func (p *process) pipes(m *proto.Start) (fds []int, err error) {
 		}
 		return p[0], p[1], nil
 	}
-	if m.In == proto.Pipe {
+	if m.In == proto.Pipe && !m.Terminal {
 		r, w, err := pipe()
 		if err != nil {
 			return fds, err
@@ -36,8 +37,8 @@ func (p *process) pipes(m *proto.Start) (fds []int, err error) {
 		unix.SetNonblock(w, true)
 		p.stdin = &fileIn{os.NewFile(uintptr(w), "input")}
 	}
-	for i, want := range []int{m.Out, m.Err} {
-		if want != proto.Pipe {
+	for i, want := range []bool{m.Out == proto.Pipe && !m.Terminal, m.Err == proto.Pipe && !m.Terminal, m.Control} {
+		if !want {
 			continue
 		}
 		r, w, err := pipe()
@@ -66,29 +67,32 @@ func (p *process) streams(m *proto.Start, fds, got []int) error {
 		p.carry(m)
 		return nil
 	}
+	for _, fd := range fds {
+		mine := false
+		for _, o := range p.outs {
+			if o, ok := o.(*fileOut); ok && o.fd == fd {
+				mine = true
+			}
+		}
+		if !mine {
+			unix.Close(fd)
+		}
+	}
+	for _, o := range p.outs {
+		if o, ok := o.(*fileOut); ok {
+			o.r = tail.New(o.fd, false)
+		}
+	}
 	if !p.tty {
 		closeAll(got)
-		for _, fd := range fds {
-			mine := false
-			for _, o := range p.outs {
-				if o, ok := o.(*fileOut); ok && o.fd == fd {
-					mine = true
-				}
-			}
-			if !mine {
-				unix.Close(fd)
-			}
-		}
-		for _, o := range p.outs {
-			if o, ok := o.(*fileOut); ok {
-				o.r = tail.New(o.fd, false)
-			}
-		}
 		return nil
 	}
 	var st unix.Stat_t
 	if len(got) != 1 || unix.Fstat(got[0], &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR {
 		closeAll(got)
+		if p.outs[2] != nil {
+			p.outs[2].close()
+		}
 		p.c.conn.close()
 		return &sandbox.Error{Kind: sandbox.Internal, Msg: "the guest passed no terminal"}
 	}

@@ -78,8 +78,8 @@ type Process interface {
 	PID() int
 
 	// Wait returns when the process has exited and everything that it wrote
-	// itself has been handed to Cmd.Stdout and Cmd.Stderr, which nobody writes
-	// to after that. It waits neither for a descendant that still holds the
+	// itself has been handed to Cmd.Stdout, Stderr and Control, which nobody
+	// writes to after that. It waits neither for a descendant that still holds the
 	// output open, nor for a blocked Cmd.Stdin. It may be called by many, and
 	// again; all get the same.
 	//
@@ -200,9 +200,9 @@ type Meter interface {
 type Detacher interface {
 	// StartDetached starts a process that lives until it exits, its Timeout
 	// passes, it is signalled, or the sandbox is removed. ctx bounds the
-	// starting alone. cmd.Stdin, Stdout and Stderr must be nil ([Invalid]):
-	// input comes by Input, output goes by Output. With opt.Stdin unset the
-	// process's standard input is empty.
+	// starting alone. cmd.Stdin, Stdout, Stderr and Control must be nil
+	// ([Invalid]): input comes by Input, output goes by Output. With opt.Stdin
+	// unset the process's standard input is empty.
 	StartDetached(ctx context.Context, cmd Cmd, opt DetachOptions) (ProcessID, error)
 
 	// Processes returns the detached processes that run, and those ended ones

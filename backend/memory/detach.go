@@ -118,7 +118,7 @@ func (b *box) startDetached(ctx context.Context, cmd sandbox.Cmd, opt sandbox.De
 	for _, s := range []struct {
 		field string
 		set   bool
-	}{{"stdin", cmd.Stdin != nil}, {"stdout", cmd.Stdout != nil}, {"stderr", cmd.Stderr != nil}} {
+	}{{"stdin", cmd.Stdin != nil}, {"stdout", cmd.Stdout != nil}, {"stderr", cmd.Stderr != nil}, {"control", cmd.Control != nil}} {
 		if s.set {
 			return "", sandbox.Errorf(sandbox.Invalid, s.field, "a detached process has none").WithHint("use Input and Output")
 		}

@@ -64,6 +64,15 @@ func (b *box) start(ctx context.Context, cmd sandbox.Cmd) (*process, error) {
 		})
 	}
 	null := &file{stream: devFile{devNull}}
+	out := func(w io.Writer) *file {
+		if w == nil {
+			return null
+		}
+		pi := newPipe(b)
+		pi.readers++
+		pump(pi, w)
+		return pi.writer()
+	}
 	if cmd.Terminal != nil {
 		p.tty = newTTY(b, *cmd.Terminal)
 		f := &file{stream: ttyFile{p.tty}}
@@ -71,15 +80,6 @@ func (b *box) start(ctx context.Context, cmd sandbox.Cmd) (*process, error) {
 		f.refs = 3
 		pump(p.tty.out, cmd.Stdout)
 	} else {
-		out := func(w io.Writer) *file {
-			if w == nil {
-				return null
-			}
-			pi := newPipe(b)
-			pi.readers++
-			pump(pi, w)
-			return pi.writer()
-		}
 		stdin := null
 		var in *pipe
 		if cmd.Stdin != nil {
@@ -99,6 +99,10 @@ func (b *box) start(ctx context.Context, cmd sandbox.Cmd) (*process, error) {
 		if in != nil {
 			carry = append(carry, func() { go p.feed(cmd.Stdin, in) })
 		}
+	}
+	if cmd.Control != nil {
+		root.fds[3] = out(cmd.Control)
+		root.fds[3].refs++
 	}
 	if err := b.admit(root); err != nil {
 		return nil, sandbox.Errorf(sandbox.Exhausted, "limits.pids", "there are as many processes as there may be").WithHint("end some")

@@ -3,6 +3,7 @@ package inside
 import (
 	"context"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -41,7 +42,7 @@ type process struct {
 	timedOut bool
 	noMemory bool
 	timer    *time.Timer
-	outs     [2]*source // output and error output, where the guest has an end of them
+	outs     [3]*source // descriptors 1, 2 and 3, where the guest has an end of them
 	in       *sink      // standard input, where the guest writes it
 	tty      *os.File   // the terminal's master
 	ring     *ring      // of a detached one; set once
@@ -141,6 +142,9 @@ func (s *Server) spawn(c *conn, m *proto.Start, fds []int) (_ *process, _ *proto
 	}
 	attr := &syscall.ProcAttr{Dir: "/proc/self/fd/" + strconv.Itoa(cwd), Env: env, Sys: sys,
 		Files: []uintptr{uintptr(ends.child[0]), uintptr(ends.child[1]), uintptr(ends.child[2])}}
+	if m.Control {
+		attr.Files = append(attr.Files, uintptr(ends.control))
+	}
 
 	s.fork.Lock()
 	defer s.fork.Unlock()
@@ -178,44 +182,35 @@ func (s *Server) spawn(c *conn, m *proto.Start, fds []int) (_ *process, _ *proto
 	return p, &proto.Started{Proc: mark, PID: pid}, master, nil
 }
 
-// ends are the ends of a process's standard streams.
+// ends are the ends of a process's standard streams, and of its descriptor 3.
 type ends struct {
-	child  [3]int // the process's own: closed by spawn with the descriptors that came
-	in     int    // the guest's: writes standard input
-	out    [2]int // the guest's: read the output
-	master int
-	passed bool // the daemon has the other ends
+	child   [3]int // the process's own: closed by spawn with the descriptors that came
+	control int    // the process's own as well
+	in      int    // the guest's: writes standard input
+	out     [3]int // the guest's: read the output
+	master  int
+	passed  bool // the daemon has the other ends
 }
 
 // open makes what m asks for. It returns the descriptors that are to be closed
 // once the process has them.
 func (e *ends) open(s *Server, c *conn, m *proto.Start, fds []int, who identity) ([]int, error) {
 	null := s.null
-	*e = ends{child: [3]int{null, null, null}, in: -1, out: [2]int{-1, -1}, master: -1}
-	if m.Terminal {
-		if len(fds) > 0 {
-			return fds, fail(kindInvalid, "", "a terminal needs no descriptors")
-		}
-		master, slave, err := openTerminal(m.Rows, m.Cols, who)
-		if err != nil {
-			return fds, err
-		}
-		e.master = master
-		e.child = [3]int{slave, slave, slave}
-		return append(fds, slave), nil
+	*e = ends{child: [3]int{null, null, null}, control: -1, in: -1, out: [3]int{-1, -1, -1}, master: -1}
+	if m.Control && m.Detached {
+		return fds, fail(kindInvalid, "control", "a detached process has no writer")
 	}
 	passed := c.passing && !m.Detached
 	e.passed = passed
 	want := 0
 	if passed {
-		if m.In == proto.Pipe {
+		if m.In == proto.Pipe && !m.Terminal {
 			want++
 		}
-		if m.Out == proto.Pipe {
-			want += 2
-		}
-		if m.Err == proto.Pipe {
-			want += 2
+		for _, w := range []bool{m.Out == proto.Pipe && !m.Terminal, m.Err == proto.Pipe && !m.Terminal, m.Control} {
+			if w {
+				want += 2
+			}
 		}
 	}
 	if len(fds) != want {
@@ -242,28 +237,25 @@ func (e *ends) open(s *Server, c *conn, m *proto.Start, fds []int, who identity)
 		return child, own, nil
 	}
 	var err error
-	if m.In == proto.Pipe {
-		if e.child[0], e.in, err = pipe(true); err != nil {
+	if m.Terminal {
+		var slave int
+		if e.master, slave, err = openTerminal(m.Rows, m.Cols, who); err != nil {
 			return fds, err
 		}
+		e.child = [3]int{slave, slave, slave}
+		fds = append(fds, slave)
+	} else if err = e.streams(m, pipe); err != nil {
+		return fds, err
 	}
-	if m.Out == proto.Pipe {
-		if e.child[1], e.out[0], err = pipe(false); err != nil {
-			return fds, err
-		}
-	}
-	switch m.Err {
-	case proto.Share:
-		e.child[2] = e.child[1]
-	case proto.Pipe:
-		if e.child[2], e.out[1], err = pipe(false); err != nil {
+	if m.Control {
+		if e.control, e.out[2], err = pipe(false); err != nil {
 			return fds, err
 		}
 	}
 	if passed { // the guest keeps the reading ends open: they are not for spawn to close
 		var rest []int
 		for _, fd := range fds {
-			if fd != e.out[0] && fd != e.out[1] {
+			if !slices.Contains(e.out[:], fd) {
 				rest = append(rest, fd)
 			}
 		}
@@ -272,9 +264,32 @@ func (e *ends) open(s *Server, c *conn, m *proto.Start, fds []int, who identity)
 	return fds, nil
 }
 
+// streams makes the standard streams that m asks for of pipes.
+func (e *ends) streams(m *proto.Start, pipe func(input bool) (child, own int, err error)) (err error) {
+	if m.In == proto.Pipe {
+		if e.child[0], e.in, err = pipe(true); err != nil {
+			return err
+		}
+	}
+	if m.Out == proto.Pipe {
+		if e.child[1], e.out[0], err = pipe(false); err != nil {
+			return err
+		}
+	}
+	switch m.Err {
+	case proto.Share:
+		e.child[2] = e.child[1]
+	case proto.Pipe:
+		if e.child[2], e.out[1], err = pipe(false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // close closes what the guest would have kept.
 func (e *ends) close() {
-	for _, fd := range []int{e.in, e.out[0], e.out[1], e.master} {
+	for _, fd := range []int{e.in, e.out[0], e.out[1], e.out[2], e.master} {
 		if fd > 0 {
 			unix.Close(fd)
 		}
@@ -490,7 +505,7 @@ func (p *process) release() {
 	p.mu.Lock()
 	outs := p.outs
 	in := p.in
-	p.outs, p.in = [2]*source{}, nil
+	p.outs, p.in = [3]*source{}, nil
 	p.mu.Unlock()
 	for _, o := range outs {
 		if o != nil {

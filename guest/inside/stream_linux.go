@@ -144,6 +144,10 @@ func (p *process) keepLocked(size int) {
 		size = defaultRing
 	}
 	p.ring = newRing(min(size, maxRing))
+	if o := p.outs[2]; o != nil { // its reader is gone, and the ring is not for it
+		p.outs[2] = nil
+		go o.discard()
+	}
 	first := p.outs[0]
 	for i, o := range p.outs {
 		if o == nil {
@@ -179,7 +183,7 @@ func readOutput(ctx context.Context, c *conn, m *proto.Read) (proto.Message, err
 	if err != nil {
 		return nil, err
 	}
-	if m.Stream != 1 && m.Stream != 2 {
+	if m.Stream < 1 || m.Stream > len(p.outs) {
 		return nil, fail(kindInvalid, "", "there is no such stream")
 	}
 	p.mu.Lock()

@@ -90,7 +90,8 @@ type Start struct {
 	Rows, Cols int
 	Timeout    int64 // nanoseconds; 0 is none
 	Detached   bool
-	Ring       int // bytes that are kept of a detached one's output
+	Ring       int  // bytes that are kept of a detached one's output
+	Control    bool // the process gets a descriptor 3, a pipe; not a detached one
 }
 
 func (m *Start) Fields(c *Coder) {
@@ -107,6 +108,7 @@ func (m *Start) Fields(c *Coder) {
 	c.Int(&m.Timeout)
 	c.Bool(&m.Detached)
 	c.Num(&m.Ring)
+	c.Bool(&m.Control)
 }
 
 // Started answers Start. With a terminal and descriptors, its master comes
@@ -183,8 +185,8 @@ func (m *Exit) Fields(c *Coder) {
 	c.Bool(&m.Held)
 }
 
-// Read asks for output of an attached process: at most Max bytes of stream 1
-// or 2, waiting for some to come.
+// Read asks for output of an attached process: at most Max bytes of stream 1,
+// 2 or 3, waiting for some to come.
 type Read struct {
 	Proc   uint64
 	Stream int

@@ -15,7 +15,7 @@ func all() []Message {
 		&Raw{[]byte("raw")},
 		&Cancel{7},
 		&Failure{"kind", "field", "msg", "hint", "log"},
-		&Start{[]string{"a", "", "b"}, []string{"K=V"}, "/d", "u", 1, 1, 2, true, 24, 80, 1e9, true, 1 << 20},
+		&Start{[]string{"a", "", "b"}, []string{"K=V"}, "/d", "u", 1, 1, 2, true, 24, 80, 1e9, true, 1 << 20, true},
 		&Started{1, 2},
 		&Proc{3},
 		&Signal{1, 15},

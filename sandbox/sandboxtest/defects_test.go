@@ -215,6 +215,15 @@ func withOutput(change func(io.Writer) io.Writer) func(full, context.Context, sa
 	}
 }
 
+// withControl starts with another writer for descriptor 3.
+func withControl(change func(io.Writer) io.Writer) func(full, context.Context, sandbox.Cmd) (sandbox.Process, error) {
+	return withCmd(func(cmd *sandbox.Cmd) {
+		if cmd.Control != nil {
+			cmd.Control = change(cmd.Control)
+		}
+	})
+}
+
 type writer func(p []byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
@@ -943,6 +952,114 @@ var defects = []defect{
 				return f.Remove(ctx, p, all)
 			},
 		}),
+	},
+	{
+		name:  "there is never a descriptor 3",
+		fails: []string{"ControlGetsDescriptorThree", "ControlIsBytes", "ControlBesideATerminal"},
+		start: withCmd(func(cmd *sandbox.Cmd) { cmd.Control = nil }),
+	},
+	{
+		name:  "there is always a descriptor 3",
+		fails: []string{"NoControlNoDescriptorThree", "ControlBesideATerminal"},
+		start: withCmd(func(cmd *sandbox.Cmd) {
+			if cmd.Control == nil {
+				cmd.Control = io.Discard
+			}
+		}),
+	},
+	{
+		name:  "what comes through descriptor 3 goes to the error output too",
+		fails: []string{"ControlGetsDescriptorThree", "ControlGoesBesideTheOthers"},
+		start: withCmd(func(cmd *sandbox.Cmd) {
+			if cmd.Control != nil && cmd.Stderr != nil {
+				var mu sync.Mutex
+				errs, control := cmd.Stderr, cmd.Control
+				locked := func(p []byte) (int, error) { mu.Lock(); defer mu.Unlock(); return errs.Write(p) }
+				cmd.Stderr = writer(locked)
+				cmd.Control = io.MultiWriter(control, writer(locked))
+			}
+		}),
+	},
+	{
+		name:  "descriptor 3 is hoarded without bound",
+		fails: []string{"SlowControlSlowsTheProcess", "ControlIsBytes"},
+		start: withControl(func(w io.Writer) io.Writer { return newHoard(w) }),
+	},
+	{
+		name:  "descriptor 3 is made UTF-8",
+		fails: []string{"ControlIsBytes"},
+		start: withControl(func(w io.Writer) io.Writer {
+			return writer(func(p []byte) (int, error) {
+				_, err := w.Write(bytes.ToValidUTF8(p, []byte("?")))
+				return len(p), err
+			})
+		}),
+	},
+	{
+		name:  "errors of Control are dropped",
+		fails: []string{"ControlErrorIsReported"},
+		start: withControl(func(w io.Writer) io.Writer {
+			return writer(func(p []byte) (int, error) {
+				w.Write(p)
+				return len(p), nil
+			})
+		}),
+	},
+	{
+		name:  "the streams take turns",
+		fails: []string{"ControlGoesBesideTheOthers"},
+		start: func(sb full, ctx context.Context, cmd sandbox.Cmd) (sandbox.Process, error) {
+			if cmd.Control != nil && cmd.Stdout != nil && cmd.Stderr != nil {
+				control, errs, said := cmd.Control, cmd.Stderr, make(chan struct{})
+				once := sync.OnceFunc(func() { close(said) })
+				cmd.Stderr = writer(func(p []byte) (int, error) { once(); return errs.Write(p) })
+				cmd.Control = writer(func(p []byte) (int, error) {
+					select {
+					case <-said:
+					case <-ctx.Done():
+					}
+					return control.Write(p)
+				})
+			}
+			return sb.Start(ctx, cmd)
+		},
+	},
+	{
+		name:  "Wait waits for who holds descriptor 3",
+		fails: []string{"ControlHeldIsNotWaitedFor"},
+		start: func(sb full, ctx context.Context, cmd sandbox.Cmd) (sandbox.Process, error) {
+			p, err := sb.Start(ctx, cmd)
+			if err != nil || cmd.Control == nil {
+				return p, err
+			}
+			return waiter{p, func(p sandbox.Process) (sandbox.Exit, error) {
+				e, err := p.Wait()
+				for {
+					if u, err := sb.Usage(context.Background()); err != nil || u.PIDs == 0 {
+						break
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+				return e, err
+			}}, nil
+		},
+	},
+	{
+		name:  "who holds descriptor 3 dies with the command",
+		fails: []string{"ControlHeldIsNotWaitedFor"},
+		start: withCmd(func(cmd *sandbox.Cmd) {
+			if cmd.Control != nil && strings.Contains(cmd.Args[2], "&") {
+				cmd.Args = []string{"sh", "-c", cmd.Args[2] + "\nkill -KILL $! 2>/dev/null; exit 0"}
+			}
+		}),
+	},
+	{
+		name:  "a detached process's Control is ignored",
+		fails: []string{"DetachedStreamsMustBeNil"},
+		started: func(sb full, ctx context.Context, cmd sandbox.Cmd, opt sandbox.DetachOptions) (sandbox.ProcessID, error) {
+			cmd.Control = nil
+			return sb.StartDetached(ctx, cmd, opt)
+		},
 	},
 	{
 		name:  "what is dropped is not told",

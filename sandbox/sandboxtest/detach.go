@@ -105,7 +105,7 @@ var detachClaims = []claim{
 			t.errorf("Processes says %+v, %v", i, ok)
 		}
 	}},
-	{name: "DetachedStreamsMustBeNil", says: "cmd.Stdin, Stdout and Stderr must be nil (Invalid).", check: func(t *T) {
+	{name: "DetachedStreamsMustBeNil", says: "cmd.Stdin, Stdout, Stderr and Control must be nil (Invalid).", check: func(t *T) {
 		d := t.detacher()
 		for _, cmd := range []sandbox.Cmd{
 			{Args: []string{"true"}, Stdin: strings.NewReader("")},
@@ -115,7 +115,9 @@ var detachClaims = []claim{
 			_, err := d.StartDetached(t.ctx, cmd, sandbox.DetachOptions{})
 			t.kind("StartDetached", err, "", sandbox.Invalid)
 		}
-		_, err := d.StartDetached(t.ctx, sandbox.Cmd{Args: []string{"true"}}, sandbox.DetachOptions{Ring: 17 << 20})
+		_, err := d.StartDetached(t.ctx, sandbox.Cmd{Args: []string{"true"}, Control: io.Discard}, sandbox.DetachOptions{})
+		t.kind("StartDetached with a Control", err, "control", sandbox.Invalid)
+		_, err = d.StartDetached(t.ctx, sandbox.Cmd{Args: []string{"true"}}, sandbox.DetachOptions{Ring: 17 << 20})
 		t.kind("StartDetached with a ring of 17 MiB", err, "", sandbox.Invalid)
 		_, err = d.StartDetached(t.ctx, sandbox.Cmd{Args: []string{"no-such-program-anywhere"}}, sandbox.DetachOptions{})
 		t.kind("StartDetached of nothing", err, "args", sandbox.NotExist)

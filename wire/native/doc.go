@@ -29,6 +29,8 @@
 //	4  exit     JSON, [sandbox.Exit]; the last frame
 //	5  error    JSON, [Error]; the last frame, and the first if nothing was started
 //	6  window   4 bytes, big endian: so many more bytes of stdin may be sent
+//	7  control  bytes that the process wrote to its descriptor 3; only if the
+//	            Exec asked for them
 //
 // To the server, over an upgraded connection only:
 //
@@ -43,8 +45,8 @@
 // stream. So the server never has to stop reading, and sees at once when the
 // client hangs up. A client whose input is shorter than that need not care.
 //
-// No payload is longer than [MaxPayload], that of stdout, stderr and stdin
-// not longer than [MaxChunk]. Over a WebSocket frames are sent in binary
+// No payload is longer than [MaxPayload], that of stdout, stderr, control and
+// stdin not longer than [MaxChunk]. Over a WebSocket frames are sent in binary
 // messages; the server sends one frame in each, and reads what it gets as one
 // stream, however it is cut into messages.
 package native

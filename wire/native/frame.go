@@ -19,6 +19,7 @@ const (
 	FrameExit    FrameType = 4
 	FrameError   FrameType = 5
 	FrameWindow  FrameType = 6
+	FrameControl FrameType = 7
 
 	FrameStart    FrameType = 16
 	FrameStdin    FrameType = 17
@@ -32,7 +33,7 @@ const (
 	HeaderLen = 5
 	// MaxPayload is the longest payload of any frame, in bytes.
 	MaxPayload = 4 << 20
-	// MaxChunk is the longest payload of a stdout, stderr or stdin frame.
+	// MaxChunk is the longest payload of a stdout, stderr, control or stdin frame.
 	MaxChunk = 1 << 20
 	// Window is how many bytes of stdin may be under way before the first
 	// window frame.
@@ -46,7 +47,7 @@ var ErrFrame = errors.New("not a frame")
 // such type.
 func (t FrameType) max() int {
 	switch t {
-	case FrameStdout, FrameStderr, FrameStdin:
+	case FrameStdout, FrameStderr, FrameControl, FrameStdin:
 		return MaxChunk
 	case FrameStarted, FrameExit, FrameError, FrameStart:
 		return MaxPayload

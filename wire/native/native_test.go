@@ -89,7 +89,7 @@ func TestNothingIsForgotten(t *testing.T) {
 		Exit: &sandbox.Exit{Code: 1, Reason: sandbox.Exited, Signal: "TERM", Usage: sandbox.Usage{CPU: 1, Memory: 2, PeakMemory: 3, PIDs: 4, Disk: 5}}, Cursor: 5, Dropped: 6}
 
 	set(t, "Spec", spec)
-	set(t, "Cmd", cmd, "Stdin", "Stdout", "Stderr")
+	set(t, "Cmd", cmd, "Stdin", "Stdout", "Stderr", "Control")
 	set(t, "ProcessInfo", process)
 
 	ws, err := wire.SpecOf(spec)
@@ -221,7 +221,7 @@ func TestFrames(t *testing.T) {
 			t.Errorf("cut off after %d bytes: got %v, want %v", n, err, want)
 		}
 	}
-	for _, bad := range [][]byte{{0, 0, 0, 0, 0}, {7, 0, 0, 0, 0}, {2, 0, 0x10, 0, 1}, {6, 0, 0, 0, 5}, {18, 0, 0, 0, 1}, {2, 0xff, 0xff, 0xff, 0xff}} {
+	for _, bad := range [][]byte{{0, 0, 0, 0, 0}, {8, 0, 0, 0, 0}, {2, 0, 0x10, 0, 1}, {6, 0, 0, 0, 5}, {18, 0, 0, 0, 1}, {2, 0xff, 0xff, 0xff, 0xff}} {
 		if _, _, err := wire.NewFrameReader(bytes.NewReader(bad)).Next(); !errors.Is(err, wire.ErrFrame) {
 			t.Errorf("%v: got %v", bad, err)
 		}

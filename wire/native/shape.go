@@ -119,6 +119,9 @@ type Exec struct {
 	// Discard lists the streams that nobody wants: "stdout", "stderr".
 	Discard []string `json:"discard,omitempty"`
 
+	// Control gives the process a descriptor 3, and sends what it writes there.
+	Control bool `json:"control,omitempty"`
+
 	// MaxOutput is how many bytes of each stream a Result keeps; 0 is
 	// DefaultOutput. Streams are not bounded.
 	MaxOutput int `json:"max_output,omitempty"`
@@ -143,7 +146,8 @@ type Result struct {
 	Exit      sandbox.Exit `json:"exit"`
 	Stdout    Text         `json:"stdout"`
 	Stderr    Text         `json:"stderr"`
-	Truncated bool         `json:"truncated"` // there was more output
+	Control   Text         `json:"control,omitempty"` // what came through descriptor 3
+	Truncated bool         `json:"truncated"`         // there was more output
 }
 
 // An Event is one line of a stream in NDJSON. One member is set.
@@ -151,6 +155,7 @@ type Event struct {
 	Started *Started      `json:"started,omitempty"`
 	Stdout  Text          `json:"stdout,omitempty"`
 	Stderr  Text          `json:"stderr,omitempty"`
+	Control Text          `json:"control,omitempty"`
 	Exit    *sandbox.Exit `json:"exit,omitempty"`
 	Error   *Error        `json:"error,omitempty"`
 }
