@@ -115,6 +115,11 @@ type Mount struct {
 	// Where such mounts differ, [Keeper.Acquire] makes a sandbox anew; where
 	// others differ it is a Conflict.
 	Extra bool `json:"extra,omitempty"`
+
+	// Within, if not "", is the folder of the host in which Source must lie
+	// when all links are followed, or it is Denied. A [Keeper] sets it; it
+	// does not go over the wire.
+	Within string `json:"-"`
 }
 
 // Network says what of the network a sandbox has.
@@ -359,8 +364,9 @@ type DetachOptions struct {
 	Stdin bool // the process gets an input that [Detacher.Input] writes to
 	Ring  int  // how many bytes of output are kept; 0 is 1 MiB, at most 16 MiB
 
-	// Name is what the caller calls the process: up to 256 bytes, which come
-	// back in its ProcessInfo. It need not differ from others.
+	// Name is what the caller calls the process: up to 256 bytes, any bytes,
+	// which come back in its ProcessInfo. It need not differ from others. A
+	// longer one is [Invalid].
 	Name string
 }
 

@@ -43,7 +43,13 @@ func (m *making) checkMounts() error {
 }
 
 func (rt *Runtime) openMount(want sandbox.Mount) (mount, error) {
-	f, real, st, err := rt.openAllowed(allowance{"mounts.source", "--allow-mount", rt.cfg.MountRoots}, want.Source)
+	roots := rt.cfg.MountRoots
+	if want.Within != "" { // a narrower one, of the same
+		roots = slices.DeleteFunc([]string{want.Within}, func(dir string) bool {
+			return !slices.ContainsFunc(rt.cfg.MountRoots, func(root string) bool { return within(filepath.Clean(dir), filepath.Clean(root)) })
+		})
+	}
+	f, real, st, err := rt.openAllowed(allowance{"mounts.source", "--allow-mount", roots}, want.Source)
 	if err != nil {
 		return mount{}, err
 	}
