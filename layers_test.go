@@ -41,6 +41,9 @@ var layers = map[string]layer{
 		tests:   []string{"sandbox/sandboxtest", "guest/inside"},
 	},
 
+	// Layers around any Runtime, which know none by name.
+	"warm": {imports: []string{"sandbox"}, tests: []string{"backend/memory", "sandbox/sandboxtest", "go.uber.org/goleak"}},
+
 	// Each mechanism of the kernel stands alone.
 	"backend/linux/internal/cgroup":       {imports: []string{"sandbox", "golang.org/x/sys/..."}},
 	"backend/linux/internal/seccomp":      {imports: []string{"sandbox", "backend/linux/internal/seccomp/load", "golang.org/x/sys/..."}},
