@@ -27,7 +27,7 @@ func (s *Sandbox) StartDetached(ctx context.Context, cmd sandbox.Cmd, opt sandbo
 		return "", sandbox.At(op, s.id, err)
 	}
 	r := s.request(op, "POST", "/processes")
-	r.body = wire.Detach{Cmd: w, Input: opt.Stdin, Ring: opt.Ring}
+	r.body = wire.Detach{Cmd: w, Name: wire.Text(opt.Name), Input: opt.Stdin, Ring: opt.Ring}
 	var started wire.Started
 	err = s.c.json(ctx, r, &started)
 	return started.ID, err

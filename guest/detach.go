@@ -25,13 +25,13 @@ func (c *Client) StartDetached(ctx context.Context, cmd sandbox.Cmd, opt sandbox
 		err = sandbox.Errorf(sandbox.Invalid, "stderr", "a detached process has no writer").WithHint("use Output")
 	case cmd.Control != nil:
 		err = sandbox.Errorf(sandbox.Invalid, "control", "a detached process has no writer").WithHint("have it write to a file")
-	case opt.Ring < 0 || opt.Ring > 16<<20:
-		err = sandbox.Errorf(sandbox.Invalid, "ring", "%d bytes is not a possible size", opt.Ring).WithHint("give 1 to 16777216, or 0 for 1 MiB")
+	default:
+		err = opt.Check()
 	}
 	if err != nil {
 		return "", c.error("StartDetached", err)
 	}
-	m.Detached, m.Ring = true, opt.Ring
+	m.Detached, m.Ring, m.Name = true, opt.Ring, opt.Name
 	m.Out, m.Err = proto.Pipe, proto.Pipe
 	if opt.Stdin {
 		m.In = proto.Pipe
@@ -63,7 +63,7 @@ func (c *Client) Processes(ctx context.Context) ([]sandbox.ProcessInfo, error) {
 	}
 	infos := make([]sandbox.ProcessInfo, 0, len(ps.List))
 	for _, p := range ps.List {
-		i := sandbox.ProcessInfo{ID: processID(p.Proc), PID: p.PID, Args: p.Args, Started: time.Unix(0, p.Started),
+		i := sandbox.ProcessInfo{ID: processID(p.Proc), Name: p.Name, PID: p.PID, Args: p.Args, Started: time.Unix(0, p.Started),
 			Cursor: max(p.Cursor, 0), Dropped: max(p.Dropped, 0)}
 		if p.Ended != 0 {
 			exit := exitOf(&p.Exit)

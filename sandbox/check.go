@@ -247,6 +247,24 @@ func (c *Cmd) Check() error {
 	return nil
 }
 
+// MaxProcessName is the longest Name of DetachOptions, in bytes.
+const MaxProcessName = 256
+
+// MaxRing is the largest Ring of DetachOptions, in bytes.
+const MaxRing = 16 << 20
+
+// Check returns an [Invalid] error that names the first field of o with which
+// no Detacher could do anything.
+func (o *DetachOptions) Check() error {
+	if o.Ring < 0 || o.Ring > MaxRing {
+		return Errorf(Invalid, "ring", "%d bytes is not a possible size", o.Ring).WithHint("give 1 to %d, or 0 for 1 MiB", MaxRing)
+	}
+	if len(o.Name) > MaxProcessName {
+		return Errorf(Invalid, "name", "the name has %d bytes, more than %d", len(o.Name), MaxProcessName).WithHint("use a shorter one")
+	}
+	return nil
+}
+
 // Properties returns every known property.
 func Properties() []Property {
 	return []Property{UserNamespace, OwnIDs, ManyIDs, PIDNamespace, MountNamespace, NetworkNamespace, IPCNamespace,

@@ -149,7 +149,7 @@ func fields(v any) []string {
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			if f.Anonymous && name == "" {
 				add(f.Type)
-			} else {
+			} else if name != "-" {
 				names = append(names, name)
 			}
 		}

@@ -34,7 +34,7 @@ func (c *call) startDetached() error {
 	if err != nil {
 		return err
 	}
-	id, err := d.StartDetached(c.ctx, req.Cmd.Cmd(), sandbox.DetachOptions{Stdin: req.Input, Ring: req.Ring})
+	id, err := d.StartDetached(c.ctx, req.Cmd.Cmd(), sandbox.DetachOptions{Stdin: req.Input, Ring: req.Ring, Name: string(req.Name)})
 	if err != nil {
 		return err
 	}

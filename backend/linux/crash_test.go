@@ -259,6 +259,9 @@ func TestCrashLinger(t *testing.T) {
 	if out, err := d.ask("output", id, kept); err != nil || out != "begun" {
 		t.Errorf("the detached process: %q %v", out, err)
 	}
+	if name, err := d.ask("name", id, kept); err != nil || name != strconv.Quote(keptName) {
+		t.Errorf("the detached process is called %s %v, want %q", name, err, keptName)
+	}
 	if _, err := d.ask("clear"); err != nil {
 		t.Error(err)
 	}
@@ -353,6 +356,9 @@ func (d *crashDaemon) kill() {
 	d.cmd.Wait()
 }
 
+// keptName is what detached processes are called.
+const keptName = "kept \xff\x00 by its guest"
+
 // serveCrash is what a crashDaemon's process does: it answers lines.
 func serveCrash(state string) int {
 	rt, err := linux.New(linux.Config{State: state, Cache: os.Getenv("ATOLL_TEST_CACHE"), Guest: guestProgram, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
@@ -424,8 +430,15 @@ func answerCrash(ctx context.Context, rt *linux.Runtime, words []string) (string
 		_, err = begun.Read(make([]byte, 10))
 		return "", err
 	case "detach":
-		id, err := d.StartDetached(ctx, sandbox.Cmd{Args: []string{"sh", "-c", "echo begun; sleep 1000; echo ended"}}, sandbox.DetachOptions{})
+		id, err := d.StartDetached(ctx, sandbox.Cmd{Args: []string{"sh", "-c", "echo begun; sleep 1000; echo ended"}}, sandbox.DetachOptions{Name: keptName})
 		return string(id), err
+	case "name":
+		ps, err := d.Processes(ctx)
+		i := slices.IndexFunc(ps, func(p sandbox.ProcessInfo) bool { return string(p.ID) == words[2] })
+		if err != nil || i < 0 {
+			return "", errors.Join(err, fs.ErrNotExist)
+		}
+		return strconv.Quote(ps[i].Name), nil
 	case "output":
 		out, err := d.Output(ctx, sandbox.ProcessID(words[2]), 0, 1000, 10*time.Second)
 		if err != nil {

@@ -12,7 +12,6 @@ import (
 
 const (
 	defaultRing = 1 << 20
-	maxRing     = 16 << 20
 
 	// remembered is how many ended detached processes a sandbox remembers;
 	// the oldest is forgotten first.
@@ -23,6 +22,7 @@ const (
 type detached struct {
 	b    *box
 	id   sandbox.ProcessID
+	name string
 	root *Proc
 	tty  *tty
 	in   *pipe // nil without opt.Stdin
@@ -123,10 +123,10 @@ func (b *box) startDetached(ctx context.Context, cmd sandbox.Cmd, opt sandbox.De
 			return "", sandbox.Errorf(sandbox.Invalid, s.field, "a detached process has none").WithHint("use Input and Output")
 		}
 	}
-	switch {
-	case opt.Ring < 0 || opt.Ring > maxRing:
-		return "", sandbox.Errorf(sandbox.Invalid, "ring", "%d bytes cannot be kept", opt.Ring).WithHint("give at most %d", maxRing)
-	case opt.Ring == 0:
+	if err := opt.Check(); err != nil {
+		return "", err
+	}
+	if opt.Ring == 0 {
 		opt.Ring = defaultRing
 	}
 	b.mu.Lock()
@@ -135,7 +135,7 @@ func (b *box) startDetached(ctx context.Context, cmd sandbox.Cmd, opt sandbox.De
 	if err != nil {
 		return "", err
 	}
-	d := &detached{b: b, root: root, args: slices.Clone(cmd.Args), started: time.Now(), ring: ring{max: opt.Ring}}
+	d := &detached{b: b, name: opt.Name, root: root, args: slices.Clone(cmd.Args), started: time.Now(), ring: ring{max: opt.Ring}}
 	if cmd.Terminal != nil {
 		d.tty = newTTY(b, *cmd.Terminal)
 		f := &file{stream: ttyFile{d.tty}, refs: 3}
@@ -253,7 +253,7 @@ func (b *box) Processes(ctx context.Context) ([]sandbox.ProcessInfo, error) {
 	var infos []sandbox.ProcessInfo
 	for _, d := range b.detached {
 		i := sandbox.ProcessInfo{
-			ID: d.id, PID: d.root.pid, Args: slices.Clone(d.args), Started: d.started, Ended: d.ended,
+			ID: d.id, Name: d.name, PID: d.root.pid, Args: slices.Clone(d.args), Started: d.started, Ended: d.ended,
 			Cursor: d.ring.end, Dropped: d.ring.start,
 		}
 		if d.exit != nil {

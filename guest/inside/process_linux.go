@@ -26,6 +26,7 @@ type process struct {
 	id      uint64 // also its mark
 	pid     int    // and its process group
 	args    []string
+	name    string // of a detached one
 	started time.Time
 	done    chan struct{} // closed at the end
 
@@ -88,6 +89,9 @@ func (s *Server) spawn(c *conn, m *proto.Start, fds []int) (_ *process, _ *proto
 	}
 	if len(m.Args) == 0 || m.Args[0] == "" {
 		return nil, nil, master, fail(kindInvalid, "args", "there is no command")
+	}
+	if len(m.Name) > maxName {
+		return nil, nil, master, fail(kindInvalid, "name", "the name is too long")
 	}
 	s.mu.Lock()
 	full := len(s.pids) >= maxProcesses
@@ -161,7 +165,7 @@ func (s *Server) spawn(c *conn, m *proto.Start, fds []int) (_ *process, _ *proto
 	if err != nil {
 		return nil, nil, master, s.whyNot(err, program, dir, who)
 	}
-	p := &process{s: s, id: mark, pid: pid, args: m.Args, started: time.Now(), done: make(chan struct{})}
+	p := &process{s: s, id: mark, pid: pid, args: m.Args, name: m.Name, started: time.Now(), done: make(chan struct{})}
 	p.mu.Lock()
 	ends.give(p)
 	s.mu.Lock()

@@ -26,6 +26,7 @@ const (
 	maxEnded     = 256      // ended detached processes that are remembered; the oldest are dropped
 	maxRing      = 16 << 20 // bytes of output kept of one detached process
 	defaultRing  = 1 << 20
+	maxName      = 256 // bytes of a detached process's name
 )
 
 // Config says how a Server behaves. The zero Config serves as it is.

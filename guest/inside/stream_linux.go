@@ -275,7 +275,7 @@ func (s *Server) list() *proto.Processes {
 	var a proto.Processes
 	for _, p := range ps {
 		p.mu.Lock()
-		d := proto.Process{Proc: p.id, PID: p.pid, Args: short(p.args), Started: p.started.UnixNano()}
+		d := proto.Process{Proc: p.id, PID: p.pid, Name: p.name, Args: short(p.args), Started: p.started.UnixNano()}
 		select {
 		case <-p.done:
 			d.Ended, d.Exit = p.ended.UnixNano(), p.exit

@@ -90,8 +90,9 @@ type Start struct {
 	Rows, Cols int
 	Timeout    int64 // nanoseconds; 0 is none
 	Detached   bool
-	Ring       int  // bytes that are kept of a detached one's output
-	Control    bool // the process gets a descriptor 3, a pipe; not a detached one
+	Ring       int    // bytes that are kept of a detached one's output
+	Control    bool   // the process gets a descriptor 3, a pipe; not a detached one
+	Name       string // of a detached one, for its caller
 }
 
 func (m *Start) Fields(c *Coder) {
@@ -109,6 +110,7 @@ func (m *Start) Fields(c *Coder) {
 	c.Bool(&m.Detached)
 	c.Num(&m.Ring)
 	c.Bool(&m.Control)
+	c.Str(&m.Name)
 }
 
 // Started answers Start. With a terminal and descriptors, its master comes
@@ -245,6 +247,7 @@ type Process struct {
 	Cursor  int64
 	Dropped int64
 	Exit    Exit
+	Name    string
 }
 
 func (m *Process) Fields(c *Coder) {
@@ -256,6 +259,7 @@ func (m *Process) Fields(c *Coder) {
 	c.Int(&m.Cursor)
 	c.Int(&m.Dropped)
 	c.Sub(&m.Exit)
+	c.Str(&m.Name)
 }
 
 // Processes lists the detached ones, oldest first.

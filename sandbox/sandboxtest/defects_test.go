@@ -39,6 +39,7 @@ type defect struct {
 	info    func(i sandbox.Info) sandbox.Info
 	pause   func(sb full, ctx context.Context) error
 	output  func(o sandbox.Output) sandbox.Output
+	listed  func(ps []sandbox.ProcessInfo)
 	attach  func(sb full, ctx context.Context, id sandbox.ProcessID, opt sandbox.AttachOptions) (sandbox.Process, error)
 	started func(sb full, ctx context.Context, cmd sandbox.Cmd, opt sandbox.DetachOptions) (sandbox.ProcessID, error)
 }
@@ -136,6 +137,14 @@ func (s brokenSandbox) Output(ctx context.Context, id sandbox.ProcessID, cursor 
 		o = s.d.output(o)
 	}
 	return o, err
+}
+
+func (s brokenSandbox) Processes(ctx context.Context) ([]sandbox.ProcessInfo, error) {
+	ps, err := s.full.Processes(ctx)
+	if s.d.listed != nil {
+		s.d.listed(ps)
+	}
+	return ps, err
 }
 
 func (s brokenSandbox) Attach(ctx context.Context, id sandbox.ProcessID, opt sandbox.AttachOptions) (sandbox.Process, error) {
@@ -1058,6 +1067,34 @@ var defects = []defect{
 		fails: []string{"DetachedStreamsMustBeNil"},
 		started: func(sb full, ctx context.Context, cmd sandbox.Cmd, opt sandbox.DetachOptions) (sandbox.ProcessID, error) {
 			cmd.Control = nil
+			return sb.StartDetached(ctx, cmd, opt)
+		},
+	},
+	{
+		name:  "names of processes are made UTF-8",
+		fails: []string{"DetachedKeepsItsName"},
+		listed: func(ps []sandbox.ProcessInfo) {
+			for i := range ps {
+				ps[i].Name = strings.ToValidUTF8(ps[i].Name, "?")
+			}
+		},
+	},
+	{
+		name:  "names of ended processes are forgotten",
+		fails: []string{"DetachedKeepsItsName"},
+		listed: func(ps []sandbox.ProcessInfo) {
+			for i := range ps {
+				if ps[i].Exit != nil {
+					ps[i].Name = ""
+				}
+			}
+		},
+	},
+	{
+		name:  "long names of processes are cut",
+		fails: []string{"DetachedKeepsItsName"},
+		started: func(sb full, ctx context.Context, cmd sandbox.Cmd, opt sandbox.DetachOptions) (sandbox.ProcessID, error) {
+			opt.Name = opt.Name[:min(len(opt.Name), 256)]
 			return sb.StartDetached(ctx, cmd, opt)
 		},
 	},

@@ -124,6 +124,34 @@ var detachClaims = []claim{
 		_, err = d.StartDetached(t.ctx, sandbox.Cmd{Args: []string{"true"}, Dir: "/no/such/dir"}, sandbox.DetachOptions{})
 		t.kind("StartDetached nowhere", err, "dir", sandbox.NotExist)
 	}},
+	{name: "DetachedKeepsItsName", says: "Name is what the caller calls the process: up to 256 bytes, which come back in its ProcessInfo. It need not differ from others.", shell: true, check: func(t *T) {
+		long := strings.Repeat("n\xff\x00\n", 64) // 256 bytes, not all of them text
+		names := []string{"", "a name", "a name", "ünï/codé \U0001F600", long}
+		ids := make([]sandbox.ProcessID, len(names))
+		var d sandbox.Detacher
+		for i, name := range names {
+			d, ids[i] = t.detach("read x", sandbox.DetachOptions{Name: name, Stdin: true})
+		}
+		kept := func(when string, d sandbox.Detacher) {
+			for i, name := range names {
+				if p, ok := t.info(d, ids[i]); !ok || p.Name != name {
+					t.errorf("%s the name is %q, want %q", when, p.Name, name)
+				}
+			}
+		}
+		kept("while it runs", d)
+		sb, err := t.rt.Open(t.ctx, t.sb.ID())
+		t.ok("Open", err)
+		kept("in an opened sandbox", sb.(sandbox.Detacher))
+		for _, id := range ids {
+			_, err := d.Input(t.ctx, id, nil, true)
+			t.ok("Input", err)
+			t.all(d, id, 0)
+		}
+		kept("after the end", d)
+		_, err = d.StartDetached(t.ctx, sandbox.Cmd{Args: []string{"true"}}, sandbox.DetachOptions{Name: long + "x"})
+		t.kind("StartDetached with a name of 257 bytes", err, "name", sandbox.Invalid)
+	}},
 	{name: "DetachedInputIsEmpty", says: "With opt.Stdin unset the process's standard input is empty.", shell: true, check: func(t *T) {
 		d, id := t.detach("cat; echo over", sandbox.DetachOptions{})
 		if out, _, exit, _ := t.all(d, id, 0); out != "over\n" || !exit.Success() {

@@ -188,12 +188,12 @@ func (w FileInfo) Info() sandbox.FileInfo {
 
 // ProcessOf returns p as it goes over the wire.
 func ProcessOf(p sandbox.ProcessInfo) Process {
-	return Process{p.ID, p.PID, Texts(p.Args), p.Started, p.Ended, p.Exit, p.Cursor, p.Dropped}
+	return Process{p.ID, Text(p.Name), p.PID, Texts(p.Args), p.Started, p.Ended, p.Exit, p.Cursor, p.Dropped}
 }
 
 // Info returns what w says.
 func (w Process) Info() sandbox.ProcessInfo {
-	return sandbox.ProcessInfo{ID: w.ID, PID: w.PID, Args: Strings(w.Args), Started: w.Started, Ended: w.Ended,
+	return sandbox.ProcessInfo{ID: w.ID, Name: string(w.Name), PID: w.PID, Args: Strings(w.Args), Started: w.Started, Ended: w.Ended,
 		Exit: w.Exit, Cursor: w.Cursor, Dropped: w.Dropped}
 }
 

@@ -81,14 +81,16 @@ func TestFileInfoSurvives(t *testing.T) {
 func TestNothingIsForgotten(t *testing.T) {
 	one := 1
 	size := &sandbox.Size{Rows: 1, Cols: 2}
-	spec := sandbox.Spec{Backend: "z", Image: "a", Env: map[string]string{"A": "\xff"}, Workdir: "/b", User: "c", Limits: sandbox.Limits{Memory: 1, CPU: 2, PIDs: 3, Disk: 4},
-		Mounts: []sandbox.Mount{{Source: "/d", Target: "/e", ReadOnly: true}}, Network: "on", ReadOnlyRoot: true, Require: []sandbox.Property{sandbox.Seccomp},
+	spec := sandbox.Spec{ID: "aaaaaaaa", Name: "n", Profile: "p", Explicit: []string{"expires"}, Idle: -1500 * time.Millisecond, Backend: "z", Image: "a", Env: map[string]string{"A": "\xff"}, Workdir: "/b", User: "c", Limits: sandbox.Limits{Memory: 1, CPU: 2, PIDs: 3, Disk: 4, Workspace: 5},
+		Mounts: []sandbox.Mount{{Source: "/d", Target: "/e", ReadOnly: true, Extra: true}}, Network: "on", ReadOnlyRoot: true, Require: []sandbox.Property{sandbox.Seccomp},
 		Labels: map[string]string{"f": "g"}, Expires: time.Unix(1, 2).UTC()}
 	cmd := sandbox.Cmd{Args: []string{"a", "\xff"}, Env: map[string]string{"A": "b"}, Dir: "/\xff", User: "c", Timeout: time.Second, Terminal: size}
-	process := sandbox.ProcessInfo{ID: "a", PID: one, Args: []string{"\xff"}, Started: time.Unix(1, 2).UTC(), Ended: time.Unix(3, 4).UTC(),
+	process := sandbox.ProcessInfo{ID: "a", Name: "n\xff", PID: one, Args: []string{"\xff"}, Started: time.Unix(1, 2).UTC(), Ended: time.Unix(3, 4).UTC(),
 		Exit: &sandbox.Exit{Code: 1, Reason: sandbox.Exited, Signal: "TERM", Usage: sandbox.Usage{CPU: 1, Memory: 2, PeakMemory: 3, PIDs: 4, Disk: 5}}, Cursor: 5, Dropped: 6}
 
 	set(t, "Spec", spec)
+	set(t, "Limits", spec.Limits)
+	set(t, "Mount", spec.Mounts[0], "Within") // which a Keeper sets
 	set(t, "Cmd", cmd, "Stdin", "Stdout", "Stderr", "Control")
 	set(t, "ProcessInfo", process)
 

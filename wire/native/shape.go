@@ -130,6 +130,7 @@ type Exec struct {
 // A Detach asks for a process that outlives the request.
 type Detach struct {
 	Cmd
+	Name  Text `json:"name,omitempty"`
 	Input bool `json:"input,omitempty"` // sandbox.DetachOptions.Stdin
 	Ring  int  `json:"ring,omitempty"`  // bytes of output that are kept
 }
@@ -168,6 +169,7 @@ type Signal struct {
 // A Process is a [sandbox.ProcessInfo].
 type Process struct {
 	ID      sandbox.ProcessID `json:"id"`
+	Name    Text              `json:"name,omitempty"`
 	PID     int               `json:"pid,omitempty"`
 	Args    []Text            `json:"args"`
 	Started time.Time         `json:"started"`
