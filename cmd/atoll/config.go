@@ -72,6 +72,28 @@ type Config struct {
 	// dir:PATH may lie; none allows no such image.
 	AllowImage []string `toml:"allow_image"`
 
+	// MaxLive is how many sandboxes there may be; 0 is any number.
+	MaxLive int `toml:"max_live"`
+
+	// Profiles are profiles by their names, beside the built-in ones.
+	Profiles map[string]ProfileConfig `toml:"profiles"`
+
+	// Images says what stands for the images that clients name, as in
+	// profile.Images.
+	Images map[string]string `toml:"images"`
+
+	// Protocols are the protocols' bounds, by their names.
+	Protocols map[string]ProtocolConfig `toml:"protocols"`
+
+	// Owners are those who have tokens of their own, by their names.
+	Owners map[string]OwnerConfig `toml:"owners"`
+
+	// Warm is about the sandboxes that are ready before anyone asks.
+	Warm WarmConfig `toml:"warm"`
+
+	// Audit is about the record of who did what.
+	Audit AuditConfig `toml:"audit"`
+
 	// Linux is for the linux backend alone.
 	Linux LinuxConfig `toml:"linux"`
 }
@@ -128,12 +150,14 @@ const defaultListen = "127.0.0.1:8080"
 // defaults returns the configuration of who says nothing. State is left
 // empty: [app.load] fills it in when nobody else does.
 func defaults() Config {
-	return Config{
+	c := Config{
 		Daemon:  "http://" + defaultListen,
 		Listen:  []string{defaultListen},
 		Backend: []string{"linux"},
 		Drain:   10 * time.Second,
 	}
+	c.defaultTables()
+	return c
 }
 
 // flags returns a flag for every setting, which sets it in c.
@@ -149,6 +173,7 @@ func (c *Config) flags() *pflag.FlagSet {
 	fs.BoolVar(&c.RemoveOnExit, "remove-on-exit", c.RemoveOnExit, "remove all sandboxes when the daemon ends")
 	fs.DurationVar(&c.Drain, "drain", c.Drain, "how long to wait for requests to end when told to stop")
 	fs.Var(levelFlag{&c.Log}, "log", "the least level to log: debug, info, warn or error")
+	fs.IntVar(&c.MaxLive, "max-live", c.MaxLive, "how many sandboxes there may be (default: any number)")
 	fs.StringSliceVar(&c.AllowMount, "allow-mount", c.AllowMount, "a folder below which a sandbox's mounts may lie; may be repeated")
 	fs.StringSliceVar(&c.AllowImage, "allow-image", c.AllowImage, "a folder below which an image dir:PATH may lie; may be repeated")
 	return fs
@@ -268,18 +293,13 @@ func (c *Config) check() error {
 			return sandbox.Errorf(sandbox.Invalid, "backend", "%s is given twice", name)
 		}
 	}
-	for _, allow := range []struct {
-		key  string
-		dirs []string
-	}{{"allow_mount", c.AllowMount}, {"allow_image", c.AllowImage}} {
-		for i, dir := range allow.dirs {
-			if !filepath.IsAbs(dir) {
-				return sandbox.Errorf(sandbox.Invalid, allow.key, "%q is not an absolute path", dir).WithHint("begin it with /")
-			}
-			allow.dirs[i] = filepath.Clean(dir)
-		}
+	if err := cleanDirs("allow_mount", c.AllowMount); err != nil {
+		return err
 	}
-	return nil
+	if err := cleanDirs("allow_image", c.AllowImage); err != nil {
+		return err
+	}
+	return c.checkTables()
 }
 
 // configFile returns the file to read, and whether somebody named it: then it
@@ -360,30 +380,40 @@ func (c *Config) parse(file, text string) error {
 	}
 	if unknown := meta.Undecoded(); len(unknown) > 0 {
 		key := unknown[0]
-		if len(key) == 1 && key[0] == "token" {
+		if (len(key) == 1 || key[0] == "owners") && key[len(key)-1] == "token" {
 			return sandbox.Errorf(sandbox.Invalid, file, "the token cannot stand in the file").WithHint("put it into a file of its own, and name that with token_file")
 		}
-		known := keys(reflect.TypeFor[Config](), key[:len(key)-1])
-		if known == nil { // a table that nobody knows
-			key, known = key[:1], keys(reflect.TypeFor[Config](), nil)
+		// What is unknown may be a table above the key.
+		last := len(key) - 1
+		known := keys(reflect.TypeFor[Config](), key[:last])
+		for ; known == nil; known = keys(reflect.TypeFor[Config](), key[:last]) {
+			last--
 		}
+		key = key[:last+1]
 		return sandbox.Errorf(sandbox.Invalid, file, "there is no setting %q", key.String()).WithHint("known ones: %s", strings.Join(known, ", "))
 	}
 	return nil
 }
 
 // keys returns the keys that a table of the file may have, sorted. The table
-// is named by path, which begins at t; one that is not there has none.
+// is named by path, which begins at t. One that is not there has none, and nor
+// has one in which every key is a name that somebody chose.
 func keys(t reflect.Type, path []string) []string {
+	if t.Kind() == reflect.Map && len(path) > 0 {
+		return keys(t.Elem(), path[1:])
+	}
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
 	var known []string
 	for f := range t.Fields() {
 		name := f.Tag.Get("toml")
 		switch {
 		case name == "-":
-		case len(path) > 0 && name == path[0] && f.Type.Kind() == reflect.Struct:
-			return keys(f.Type, path[1:])
 		case len(path) == 0:
 			known = append(known, name)
+		case name == path[0]:
+			return keys(f.Type, path[1:])
 		}
 	}
 	slices.Sort(known)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -61,9 +62,32 @@ fit. Lists are separated by commas in the environment.
 	for _, r := range settingNames() {
 		rows = append(rows, [3]string{"--" + r.flag, r.env, r.key})
 	}
-	rows = append(rows, [3]string{"", "", "[linux] guest"}, [3]string{"", "", "[linux] cgroup_parent"})
 	for _, r := range rows {
 		fmt.Fprintf(&b, "  %-18s %-22s %s\n", r[0], r[1], r[2])
+	}
+	b.WriteString(`
+Tables stand in the file alone. docs/configuration.md says what is in them.
+
+`)
+	for _, t := range tables {
+		fmt.Fprintf(&b, "  %-18s %s\n", t.title, t.about)
+		line := ""
+		for i, key := range keys(reflect.TypeFor[Config](), t.path) {
+			if i > 0 {
+				line += ","
+			}
+			if len(line)+len(key) > 56 {
+				fmt.Fprintf(&b, "  %-18s   %s\n", "", line)
+				line = ""
+			}
+			if line != "" {
+				line += " "
+			}
+			line += key
+		}
+		if line != "" {
+			fmt.Fprintf(&b, "  %-18s   %s\n", "", line)
+		}
 	}
 	b.WriteString(`
 A file with all that a small server needs:
@@ -75,12 +99,44 @@ A file with all that a small server needs:
   token_file = "/etc/atoll/token"
   allow_mount = ["/srv/shared"]
   allow_image = ["/srv/images"]
+  max_live = 200
   drain = "30s"
   log = "info"
 
   [linux]
-  cgroup_parent = "/atoll"`)
+  cgroup_parent = "/atoll"
+
+  [profiles.small]
+  idle = "30m"
+  limits = { memory = "512m", cpu = 1, pids = 200 }
+  max_limits = { memory = "2g", cpu = 2, pids = 1000 }
+
+  [protocols.native]
+  profile = "small"
+
+  [owners.alice]
+  token_file = "/etc/atoll/alice"
+  max_live = 20`)
 	return b.String()
+}
+
+// A table is one of the file: how a page shows it, where it is, and what it is
+// about.
+type table struct {
+	title string
+	path  []string
+	about string
+}
+
+var tables = []table{
+	{"[profiles.NAME]", []string{"profiles", "NAME"}, "what a sandbox gets, and at most"},
+	{"  .limits", []string{"profiles", "NAME", "limits"}, "and .max_limits"},
+	{"[images]", []string{"images"}, "the image that stands for a name, such as \"python:*\" = \"host\""},
+	{"[protocols.NAME]", []string{"protocols", "NAME"}, "what the clients of a protocol get"},
+	{"[owners.NAME]", []string{"owners", "NAME"}, "who has a token of his own"},
+	{"[warm]", []string{"warm"}, "the sandboxes that are ready before anyone asks"},
+	{"[audit]", []string{"audit"}, "the record of who did what where"},
+	{"[linux]", []string{"linux"}, "the linux backend"},
 }
 
 // A settingName is what a setting is called in the three places. key is ""
@@ -89,7 +145,7 @@ type settingName struct{ flag, env, key string }
 
 func settingNames() []settingName {
 	var names []settingName
-	for _, flag := range []string{"listen", "state", "backend", "host", "token", "token-file", "allow-mount", "allow-image", "remove-on-exit", "drain", "log", "daemon"} {
+	for _, flag := range []string{"listen", "state", "backend", "host", "token", "token-file", "allow-mount", "allow-image", "max-live", "remove-on-exit", "drain", "log", "daemon"} {
 		n := settingName{flag, envOf(flag), strings.ReplaceAll(flag, "-", "_")}
 		switch flag {
 		case "token":

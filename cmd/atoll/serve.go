@@ -43,7 +43,7 @@ daemon on the same state folder. With --remove-on-exit it removes them.`,
 			return a.serve(cmd.Context(), &c)
 		},
 	}
-	settings(cmd, "listen", "state", "backend", "host", "token", "token-file", "allow-mount", "allow-image", "remove-on-exit", "drain", "log")
+	settings(cmd, "listen", "state", "backend", "host", "token", "token-file", "allow-mount", "allow-image", "max-live", "remove-on-exit", "drain", "log")
 	return cmd
 }
 
