@@ -6,15 +6,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/atoll-run/atoll/sandbox"
 )
 
-// A value is eight hexadecimal digits, the CRC-32C of what follows, a space,
-// and a JSON object whose "v" is the version that wrote it. bbolt itself has
-// no checksums of what it keeps.
+// A value is eight hexadecimal digits, the CRC-32C of its key and of what
+// follows, a space, and a JSON object whose "v" is the version that wrote it.
+// bbolt itself has no checksums of what it keeps.
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -22,7 +23,11 @@ type versioned struct {
 	V int `json:"v"`
 }
 
-func seal(v any) ([]byte, error) {
+func sum(key, body []byte) uint32 {
+	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, body)
+}
+
+func seal(key []byte, v any) ([]byte, error) {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return nil, &sandbox.Error{Kind: sandbox.Internal, Msg: "it cannot be written as JSON", Err: err}
@@ -30,7 +35,7 @@ func seal(v any) ([]byte, error) {
 	if replaced(body) {
 		return nil, sandbox.Errorf(sandbox.Invalid, "", "it has text that is not UTF-8").WithHint("use UTF-8 in names, paths and labels")
 	}
-	return append(fmt.Appendf(nil, "%08x ", crc32.Checksum(body, castagnoli)), body...), nil
+	return append(fmt.Appendf(nil, "%08x ", sum(key, body)), body...), nil
 }
 
 // replaced reports whether body has the escape that stands for what was not
@@ -52,19 +57,19 @@ func replaced(body []byte) bool {
 }
 
 // unseal returns the JSON in b, or says what is wrong with b.
-func unseal(b []byte) ([]byte, error) {
+func unseal(key, b []byte) ([]byte, error) {
 	if len(b) < 9 || b[8] != ' ' {
 		return nil, damage("a value is cut short")
 	}
-	sum, err := strconv.ParseUint(string(b[:8]), 16, 32)
-	if err != nil || uint32(sum) != crc32.Checksum(b[9:], castagnoli) {
+	want, err := strconv.ParseUint(string(b[:8]), 16, 32)
+	if err != nil || uint32(want) != sum(key, b[9:]) {
 		return nil, damage("a value does not have its checksum")
 	}
 	return b[9:], nil
 }
 
-func decode(b []byte, into any, version *int) error {
-	body, err := unseal(b)
+func decode(key, b []byte, into any, version *int) error {
+	body, err := unseal(key, b)
 	if err != nil {
 		return err
 	}
@@ -87,6 +92,10 @@ func checkID(id sandbox.ID) error {
 type storedRecord struct {
 	versioned
 	Record
+
+	// Within is that of each mount, if any has one: JSON on the wire leaves it
+	// out.
+	Within []string `json:"within,omitempty"`
 }
 
 func encodeRecord(r Record) (k, v []byte, err error) {
@@ -100,17 +109,30 @@ func encodeRecord(r Record) (k, v []byte, err error) {
 	for _, t := range []*time.Time{&r.Created, &r.Used, &r.Expires, &r.Spec.Expires} {
 		*t = t.UTC()
 	}
-	v, err = seal(storedRecord{versioned{Version}, r})
-	return []byte(r.ID), v, err
+	k = []byte(r.ID)
+	stored := storedRecord{versioned: versioned{Version}, Record: r}
+	if slices.ContainsFunc(r.Spec.Mounts, func(m sandbox.Mount) bool { return m.Within != "" }) {
+		for _, m := range r.Spec.Mounts {
+			stored.Within = append(stored.Within, m.Within)
+		}
+	}
+	v, err = seal(k, stored)
+	return k, v, err
 }
 
 func decodeRecord(k, v []byte) (Record, error) {
 	var r storedRecord
-	if err := decode(v, &r, &r.V); err != nil {
+	if err := decode(k, v, &r, &r.V); err != nil {
 		return Record{}, err
 	}
 	if string(r.ID) != string(k) {
 		return Record{}, damage("a record has the id of another")
+	}
+	if n := len(r.Within); n > 0 && n != len(r.Spec.Mounts) {
+		return Record{}, damage("a record has %d mounts in %d folders", len(r.Spec.Mounts), n)
+	}
+	for i, w := range r.Within {
+		r.Spec.Mounts[i].Within = w
 	}
 	return r.Record, nil
 }
@@ -125,18 +147,20 @@ func encodeTombstone(d Tombstone) (k, v []byte, err error) {
 		return nil, nil, err
 	}
 	d.At = d.At.UTC()
-	v, err = seal(storedTombstone{versioned{Version}, d})
-	return []byte(d.ID), v, err
+	k = []byte(d.ID)
+	v, err = seal(k, storedTombstone{versioned{Version}, d})
+	return k, v, err
 }
 
 // decodeTombstone decodes what stands in its bucket, the number before it
 // included.
 func decodeTombstone(k, v []byte) (Tombstone, error) {
-	if len(v) < 8 {
-		return Tombstone{}, damage("a tombstone has no number")
+	_, body, err := splitTombstone(v)
+	if err != nil {
+		return Tombstone{}, err
 	}
 	var d storedTombstone
-	if err := decode(v[8:], &d, &d.V); err != nil {
+	if err := decode(k, body, &d, &d.V); err != nil {
 		return Tombstone{}, err
 	}
 	if string(d.ID) != string(k) {
@@ -145,20 +169,31 @@ func decodeTombstone(k, v []byte) (Tombstone, error) {
 	return d.Tombstone, nil
 }
 
+// splitTombstone splits what stands in the bucket of tombstones.
+func splitTombstone(v []byte) (number, body []byte, err error) {
+	if len(v) < 8 {
+		return nil, nil, damage("a tombstone has no number")
+	}
+	return v[:8], v[8:], nil
+}
+
+var metaKey = []byte("meta")
+
 func putMeta(t txn, m Meta) error {
-	v, err := seal(m)
+	v, err := seal(metaKey, m)
 	if err != nil {
 		return err
 	}
-	return t.put(about, []byte("meta"), v)
+	return t.put(about, metaKey, v)
 }
 
 func getMeta(t txn) (m Meta, err error) {
-	v := t.get(about, []byte("meta"))
+	v := t.get(about, metaKey)
 	if v == nil {
 		return m, damage("it does not say what it is")
 	}
-	return m, decode(v, &m, &m.Version)
+	err = decode(metaKey, v, &m, &m.Version)
+	return m, err
 }
 
 func encodeNumber(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
@@ -176,4 +211,17 @@ func decodeTime(b []byte) (time.Time, error) {
 	}
 	n := binary.BigEndian.Uint64(b)
 	return time.Unix(int64(n>>30), int64(n&(1<<30-1))).UTC(), nil
+}
+
+// sealTime writes t with a checksum.
+func sealTime(key []byte, t time.Time) []byte {
+	b := encodeTime(t)
+	return binary.BigEndian.AppendUint32(b, sum(key, b))
+}
+
+func unsealTime(key, b []byte) (time.Time, error) {
+	if len(b) != 12 || binary.BigEndian.Uint32(b[8:]) != sum(key, b[:8]) {
+		return time.Time{}, damage("a time does not have its checksum")
+	}
+	return decodeTime(b[:8])
 }

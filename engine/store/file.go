@@ -93,8 +93,17 @@ func openFile(path string, log *slog.Logger) (*file, Meta, error) {
 	}
 	var m Meta
 	err = b.view(func(t txn) (err error) {
-		if m, err = getMeta(t); err != nil {
-			return err
+		for i, name := range buckets {
+			if t.(boltTxn).Bucket([]byte(name)) == nil {
+				return damage("it has no %s", name)
+			}
+			if i > 0 {
+				continue
+			}
+			// A newer version may have other buckets.
+			if m, err = getMeta(t); err != nil {
+				return err
+			}
 		}
 		return verifyValues(t)
 	})

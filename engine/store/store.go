@@ -83,11 +83,12 @@ type Options struct {
 // before stays. Such errors are [sandbox.Exhausted] when the disk is full, and
 // [sandbox.Unavailable] otherwise; in both cases later calls may succeed.
 type Store struct {
-	back backing
-	meta Meta // as found when it was opened
-	boot string
-	turn chan struct{} // holding the one place in it is the turn to write
-	end  sync.Once
+	back     backing
+	meta     Meta // as found when it was opened
+	boot     string
+	turn     chan struct{} // holding the one place in it is the turn to write
+	maxTombs uint64
+	end      sync.Once
 
 	booted bool // the file says boot; belongs to whose turn it is
 
@@ -150,7 +151,7 @@ func Memory() *Store {
 }
 
 func newStore(b backing, m Meta, boot string) *Store {
-	return &Store{back: b, meta: m, boot: boot, turn: make(chan struct{}, 1)}
+	return &Store{back: b, meta: m, boot: boot, turn: make(chan struct{}, 1), maxTombs: MaxTombstones}
 }
 
 // Load returns all that is kept, in no particular order.
@@ -178,7 +179,7 @@ func load(t txn, rs *[]Record, ts *[]Tombstone) error {
 			return err
 		}
 		if u := t.get(uses, k); u != nil {
-			if r.Used, err = decodeTime(u); err != nil {
+			if r.Used, err = unsealTime(k, u); err != nil {
 				return err
 			}
 		}
@@ -201,12 +202,12 @@ func load(t txn, rs *[]Record, ts *[]Tombstone) error {
 func (s *Store) Put(ctx context.Context, r Record) error {
 	k, v, err := encodeRecord(r)
 	if err == nil {
-		err = s.do(ctx, &op{put: true, apply: func(t txn) error { return put(t, k, v) }})
+		err = s.do(ctx, &op{put: true, apply: func(t txn) error { return replace(t, k, v) }})
 	}
 	return sandbox.At("store.Put", r.ID, err)
 }
 
-func put(t txn, k, v []byte) error {
+func replace(t txn, k, v []byte) error {
 	if err := unbury(t, k); err != nil {
 		return err
 	}
@@ -230,12 +231,12 @@ func put(t txn, k, v []byte) error {
 func (s *Store) Bury(ctx context.Context, d Tombstone) error {
 	k, v, err := encodeTombstone(d)
 	if err == nil {
-		err = s.do(ctx, &op{apply: func(t txn) error { return bury(t, k, v, d) }})
+		err = s.do(ctx, &op{apply: func(t txn) error { return s.bury(t, k, v, d) }})
 	}
 	return sandbox.At("store.Bury", d.ID, err)
 }
 
-func bury(t txn, k, v []byte, d Tombstone) error {
+func (s *Store) bury(t txn, k, v []byte, d Tombstone) error {
 	if v := t.get(records, k); v != nil {
 		r, err := decodeRecord(k, v)
 		if err != nil {
@@ -264,7 +265,7 @@ func bury(t txn, k, v []byte, d Tombstone) error {
 	if err := t.setNumber(tombs, t.number(tombs)+1); err != nil {
 		return err
 	}
-	for t.number(tombs) > MaxTombstones {
+	for t.number(tombs) > s.maxTombs {
 		_, old := t.first(ages)
 		if len(old) < 8 {
 			return damage("a tombstone has no age")
@@ -316,10 +317,11 @@ func unbury(t txn, k []byte) error {
 	if v == nil {
 		return nil
 	}
-	if len(v) < 8 {
-		return damage("a tombstone has no number")
+	number, _, err := splitTombstone(v)
+	if err != nil {
+		return err
 	}
-	if err := t.delete(ages, slices.Clone(v[:8])); err != nil {
+	if err := t.delete(ages, slices.Clone(number)); err != nil {
 		return err
 	}
 	if err := t.delete(tombs, k); err != nil {
@@ -341,7 +343,7 @@ func (s *Store) Used(last map[sandbox.ID]time.Time) error {
 	slices.Sort(ids) // neighbours share pages
 	values := make([][]byte, len(ids))
 	for i, id := range ids {
-		values[i] = encodeTime(last[id])
+		values[i] = sealTime([]byte(id), last[id])
 	}
 	err := s.do(context.Background(), &op{apply: func(t txn) error {
 		for i, id := range ids {
@@ -404,7 +406,7 @@ func (s *Store) Check() error {
 		return nil
 	}
 	return sandbox.At("store.Check", "", s.do(context.Background(), &op{apply: func(t txn) error {
-		return t.put(about, []byte("checked"), encodeTime(time.Now()))
+		return t.put(about, []byte("checked"), encodeTime(time.Now().UTC()))
 	}}))
 }
 
