@@ -17,8 +17,9 @@
 // What a protocol or a backend cannot carry is named in [Config.Cannot], with
 // a sentence why. It is allowed only where no documented call could carry it.
 // Such claims are shown as skipped and counted at the end; a name that is no
-// claim fails. Optional interfaces (Pauser, Dialer, Meter, Detacher) are
-// checked where the assertion holds and the answer is not Unsupported.
+// claim fails. Optional interfaces (Pauser, Dialer, Meter, Detacher; Keeper,
+// Peeker, Releaser, Overseer) are checked where the assertion holds and the
+// answer is not Unsupported.
 //
 // The commands used are those that any Linux image has: true, false, echo,
 // printf, cat, sleep, env, pwd, and for most of what concerns processes sh
