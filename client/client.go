@@ -140,7 +140,7 @@ func (c *Client) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 // Open returns the daemon's sandbox with the given id.
 func (c *Client) Open(ctx context.Context, id sandbox.ID) (sandbox.Sandbox, error) {
 	sb := &Sandbox{c, id}
-	if _, err := sb.info(ctx, "client.Open"); err != nil {
+	if _, err := sb.info(ctx, "client.Open", nil); err != nil {
 		return nil, err
 	}
 	return sb, nil

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -36,13 +37,14 @@ func (s *Sandbox) request(op, method, path string) request {
 	return request{op: op, id: s.id, method: method, path: "/sandboxes/" + string(s.id) + path}
 }
 
-// Info returns what is true of the sandbox now.
+// Info returns what is true of the sandbox now. That is no use of it.
 func (s *Sandbox) Info(ctx context.Context) (sandbox.Info, error) {
-	return s.info(ctx, "client.Info")
+	return s.info(ctx, "client.Info", url.Values{"peek": {"true"}})
 }
 
-func (s *Sandbox) info(ctx context.Context, op string) (info sandbox.Info, err error) {
+func (s *Sandbox) info(ctx context.Context, op string, query url.Values) (info sandbox.Info, err error) {
 	r := s.request(op, "GET", "")
+	r.query = query
 	if !s.id.Valid() {
 		if s.c.life.Err() != nil {
 			return info, s.c.broken(ctx, r, nil)

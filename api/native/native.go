@@ -172,7 +172,7 @@ var routes = []Route{
 
 	{"POST", sandboxes, nil, (*call).create},
 	{"GET", sandboxes, nil, (*call).list},
-	{"GET", one, nil, (*call).info},
+	{"GET", one, []string{"peek"}, (*call).info},
 	{"DELETE", one, nil, (*call).remove},
 	{"POST", one + "/pause", nil, (*call).pause},
 	{"POST", one + "/resume", nil, (*call).resume},
@@ -354,10 +354,26 @@ func (c *call) open() (sandbox.Sandbox, error) {
 	return c.rt.Open(c.ctx, sandbox.ID(c.r.PathValue("id")))
 }
 
+// look returns the sandbox that the path names without using it, where the
+// Runtime tells that apart. It may have died.
+func (c *call) look() (sandbox.Sandbox, error) {
+	if p, ok := c.rt.(sandbox.Peeker); ok {
+		if sb, ok := p.Peek(sandbox.ID(c.r.PathValue("id"))); ok {
+			return sb, nil
+		}
+	}
+	return c.open()
+}
+
 // ability returns the sandbox that the path names as a T, or Unsupported.
 func ability[T any](c *call, what string) (T, error) {
+	return abilityOf[T](c.open, what)
+}
+
+// abilityOf is ability for a sandbox found in another way.
+func abilityOf[T any](open func() (sandbox.Sandbox, error), what string) (T, error) {
 	var none T
-	sb, err := c.open()
+	sb, err := open()
 	if err != nil {
 		return none, err
 	}

@@ -43,7 +43,7 @@ func (c *call) startDetached() error {
 }
 
 func (c *call) listProcesses() error {
-	d, err := c.detacher()
+	d, err := abilityOf[sandbox.Detacher](c.look, "detached processes")
 	if err != nil {
 		return err
 	}

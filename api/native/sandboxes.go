@@ -111,7 +111,15 @@ func stream[T any](c *call, name string, seq iter.Seq2[T, error], shape func(T) 
 }
 
 func (c *call) info() error {
-	sb, err := c.open()
+	peek, err := c.query.boolean("peek")
+	if err != nil {
+		return err
+	}
+	open := c.open
+	if peek {
+		open = c.look
+	}
+	sb, err := open()
 	if err != nil {
 		return err
 	}
@@ -156,7 +164,7 @@ func (c *call) resume() error {
 }
 
 func (c *call) usage() error {
-	m, err := ability[sandbox.Meter](c, "figures of usage")
+	m, err := abilityOf[sandbox.Meter](c.look, "figures of usage")
 	if err != nil {
 		return err
 	}
