@@ -32,7 +32,7 @@ type layer struct {
 var layers = map[string]layer{
 	// The words. They know nothing and run nothing.
 	"sandbox":             {tests: []string{"backend/memory"}},
-	"sandbox/sandboxtest": {imports: []string{"sandbox", "go.uber.org/goleak"}, tests: []string{"backend/memory"}},
+	"sandbox/sandboxtest": {imports: []string{"sandbox", "go.uber.org/goleak"}, tests: []string{"backend/memory", "engine"}},
 
 	// Ways to make a sandbox. None knows another.
 	"backend/memory": {imports: []string{"sandbox", "mvdan.cc/sh/v3/..."}, tests: []string{"sandbox/sandboxtest"}},
@@ -72,7 +72,7 @@ var layers = map[string]layer{
 	"api/gate":     {imports: []string{"sandbox"}},
 	"api/native": {
 		imports: []string{"sandbox", "wire/native", "api/gate", "api/internal/...", "github.com/coder/websocket"},
-		tests:   []string{"backend/memory", "client", "sandbox/sandboxtest", "github.com/goccy/go-yaml", "github.com/santhosh-tekuri/jsonschema/v6"},
+		tests:   []string{"backend/memory", "engine", "client", "sandbox/sandboxtest", "github.com/goccy/go-yaml", "github.com/santhosh-tekuri/jsonschema/v6"},
 	},
 	"client": {imports: []string{"sandbox", "wire/native"}, tests: []string{"backend/memory", "api/gate", "api/native", "sandbox/sandboxtest"}},
 
