@@ -61,8 +61,10 @@ type file struct {
 	path string
 	log  *slog.Logger
 
-	// broken says why nothing can be written until the file is opened again.
-	broken   error
+	// Whose turn it is has these.
+	size   int64 // of the file when it was last looked at: it never shrinks
+	broken error // why nothing can be written until the file is opened again
+
 	panicked atomic.Bool // bbolt may hold locks for good
 }
 
@@ -213,7 +215,7 @@ func syncFolder(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// openBolt gives f, which is locked, to bbolt. It closes f if it fails.
+// openBolt gives f, which is locked, to bbolt. If it fails, f is closed.
 func openBolt(f *os.File, path string, log *slog.Logger) (_ *file, err error) {
 	b := &file{f: f, path: path, log: log}
 	err = b.guard(func() (err error) {
@@ -226,10 +228,16 @@ func openBolt(f *os.File, path string, log *slog.Logger) (_ *file, err error) {
 		return err
 	})
 	if err != nil {
-		f.Close()
+		b.drop()
 		return nil, err
 	}
 	return b, nil
+}
+
+// drop gives the lock back without bbolt. What bbolt has mapped keeps the lock
+// when the file is closed.
+func (b *file) drop() error {
+	return errors.Join(syscall.Flock(int(b.f.Fd()), syscall.LOCK_UN), b.f.Close())
 }
 
 // guard calls f and makes its panics errors: bbolt panics when it reads what
@@ -255,7 +263,10 @@ func (b *file) view(f func(txn) error) error {
 }
 
 func (b *file) update(f func(txn) error) error {
-	if b.broken != nil {
+	switch {
+	case b.panicked.Load():
+		return damage("it was found damaged before")
+	case b.broken != nil:
 		return b.broken
 	}
 	if err := b.there(); err != nil {
@@ -297,16 +308,24 @@ func (b *file) there() error {
 	if err != nil {
 		return err
 	}
+	if held.Size() < b.size {
+		b.broken = damage("it was cut from %d bytes to %d", b.size, held.Size())
+		return b.broken
+	}
+	b.size = held.Size()
 	at, err := os.Lstat(b.path)
 	if err == nil && os.SameFile(held, at) {
 		return nil
 	}
-	return &sandbox.Error{Kind: sandbox.Unavailable, Msg: "the record of sandboxes was moved away", Hint: "ask the operator to put it back and start the daemon again", Err: fmt.Errorf("%s is not the file that was opened: %w", b.path, errors.Join(err, fs.ErrNotExist))}
+	return &sandbox.Error{
+		Kind: sandbox.Unavailable, Msg: "the record of sandboxes was moved away", Hint: "ask the operator to put it back and start the daemon again",
+		Err: errors.Join(fmt.Errorf("%s is not the file that was opened", b.path), err),
+	}
 }
 
 func (b *file) close() error {
 	if b.panicked.Load() {
-		return b.f.Close()
+		return b.drop()
 	}
 	return b.db.Close()
 }
