@@ -378,6 +378,13 @@ func (c *Config) parse(file, text string) error {
 	case err != nil:
 		return sandbox.Errorf(sandbox.Invalid, file, "%s", strings.TrimPrefix(err.Error(), "toml: "))
 	}
+	var raw map[string]any
+	if _, err := toml.Decode(text, &raw); err != nil {
+		return sandbox.Errorf(sandbox.Invalid, file, "%v", err)
+	}
+	if key := notTable(raw, reflect.TypeFor[Config]()); key != "" {
+		return sandbox.Errorf(sandbox.Invalid, file, "%s is a table", key).WithHint("write [%s]", strings.ToLower(key))
+	}
 	if unknown := meta.Undecoded(); len(unknown) > 0 {
 		key := unknown[0]
 		if (len(key) == 1 || key[0] == "owners") && key[len(key)-1] == "token" {
@@ -393,6 +400,30 @@ func (c *Config) parse(file, text string) error {
 		return sandbox.Errorf(sandbox.Invalid, file, "there is no setting %q", key.String()).WithHint("known ones: %s", strings.Join(known, ", "))
 	}
 	return nil
+}
+
+// notTable returns the first key of raw that is no table where t has one in
+// which every key is a name that somebody chose: the decoder passes over it.
+func notTable(raw map[string]any, t reflect.Type) string {
+	for f := range t.Fields() {
+		for key, value := range raw {
+			if !strings.EqualFold(key, f.Tag.Get("toml")) {
+				continue
+			}
+			inner, ok := value.(map[string]any)
+			switch f.Type.Kind() {
+			case reflect.Map:
+				if !ok {
+					return key
+				}
+			case reflect.Struct:
+				if wrong := notTable(inner, f.Type); wrong != "" {
+					return key + "." + wrong
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // keys returns the keys that a table of the file may have, sorted. The table

@@ -237,9 +237,15 @@ func FuzzConfig(f *testing.F) {
 	f.Add("[linux]\nguest = \"x\"")
 	f.Add("a.b.c = 1")
 	f.Add("[[linux]]")
+	f.Add("[profiles.a]\nbase = 'default'\nlimits.memory = '1g'\n[warm]\npin = { a = 1 }")
+	f.Add("[images]\n'*' = 'host'\n[owners.a]\ntoken_file = '/a'\n[protocols.native]\nprofile = 'e2b'")
 	f.Fuzz(func(t *testing.T, text string) {
 		c := defaults()
-		if err := c.parse("f", text); err != nil && sandbox.KindOf(err) != sandbox.Invalid {
+		err := c.parse("f", text)
+		if err == nil {
+			err = c.checkTables()
+		}
+		if err != nil && sandbox.KindOf(err) != sandbox.Invalid {
 			t.Errorf("%q: got kind %q: %v", text, sandbox.KindOf(err), err)
 		}
 	})
