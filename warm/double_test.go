@@ -3,6 +3,7 @@ package warm_test
 import (
 	"context"
 	"iter"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -17,40 +18,56 @@ import (
 // sandbox was made and before Create returns it.
 type backend struct {
 	sandbox.Runtime
+	bare bool // its sandboxes are nothing but sandboxes
+
+	mu sync.Mutex
+	hooks
+	specs   []sandbox.Spec
+	removed []sandbox.ID
+	lists   int
+}
+
+type hooks struct {
 	create func(context.Context, sandbox.Spec) error
 	made   func(context.Context, sandbox.Sandbox) error
 	open   func(context.Context, sandbox.ID) error
 	update func(context.Context, sandbox.ID, sandbox.Change) error
 	remove func(context.Context, sandbox.ID) error
-	bare   bool // its sandboxes are nothing but sandboxes
+}
 
-	mu      sync.Mutex
-	specs   []sandbox.Spec // what Create was called with
-	removed []sandbox.ID
-	lists   int
-	changes map[sandbox.ID]*changed
+// set has f change the hooks.
+func (b *backend) set(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f()
+}
+
+func (b *backend) now() hooks {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.hooks
 }
 
 func newBackend(t *testing.T) *backend {
 	t.Helper()
-	b := &backend{changes: make(map[sandbox.ID]*changed), Runtime: memory.New(memory.Config{Images: []string{"*"}})}
+	b := &backend{Runtime: memory.New(memory.Config{Images: []string{"*"}})}
 	t.Cleanup(func() { b.Close() })
 	return b
 }
 
-// creates returns how often Create was called.
-func (b *backend) creates() int {
+// created returns what Create was called with.
+func (b *backend) created() []sandbox.Spec {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.specs)
+	return slices.Clone(b.specs)
 }
 
 func (b *backend) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
 	b.mu.Lock()
 	b.specs = append(b.specs, spec)
 	b.mu.Unlock()
-	if b.create != nil {
-		if err := b.create(ctx, spec); err != nil {
+	if create := b.now().create; create != nil {
+		if err := create(ctx, spec); err != nil {
 			return nil, err
 		}
 	}
@@ -58,8 +75,8 @@ func (b *backend) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	if err != nil {
 		return nil, err
 	}
-	if b.made != nil {
-		if err := b.made(ctx, sb); err != nil {
+	if made := b.now().made; made != nil {
+		if err := made(ctx, sb); err != nil {
 			sb.Remove(context.WithoutCancel(ctx))
 			return nil, err
 		}
@@ -68,8 +85,8 @@ func (b *backend) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 }
 
 func (b *backend) Open(ctx context.Context, id sandbox.ID) (sandbox.Sandbox, error) {
-	if b.open != nil {
-		if err := b.open(ctx, id); err != nil {
+	if open := b.now().open; open != nil {
+		if err := open(ctx, id); err != nil {
 			return nil, err
 		}
 	}
@@ -84,16 +101,7 @@ func (b *backend) List(ctx context.Context) iter.Seq2[sandbox.Info, error] {
 	b.mu.Lock()
 	b.lists++
 	b.mu.Unlock()
-	return func(yield func(sandbox.Info, error) bool) {
-		for i, err := range b.Runtime.List(ctx) {
-			b.mu.Lock()
-			b.changes[i.ID].show(&i)
-			b.mu.Unlock()
-			if !yield(i, err) {
-				return
-			}
-		}
-	}
+	return b.Runtime.List(ctx)
 }
 
 func (b *backend) box(sb sandbox.Sandbox) sandbox.Sandbox {
@@ -110,6 +118,7 @@ type able interface {
 	sandbox.Dialer
 	sandbox.Meter
 	sandbox.Detacher
+	sandbox.Updater
 }
 
 type box struct {
@@ -118,12 +127,12 @@ type box struct {
 }
 
 func (x *box) Update(ctx context.Context, c sandbox.Change) error {
-	if x.b.update != nil {
-		if err := x.b.update(ctx, x.ID(), c); err != nil {
+	if update := x.b.now().update; update != nil {
+		if err := update(ctx, x.ID(), c); err != nil {
 			return err
 		}
 	}
-	return x.b.change(ctx, x.able, c)
+	return x.able.Update(ctx, c)
 }
 
 func (x *box) Remove(ctx context.Context) error { return x.b.take(ctx, x.able) }
@@ -136,8 +145,8 @@ type bare struct {
 func (x *bare) Remove(ctx context.Context) error { return x.b.take(ctx, x.Sandbox) }
 
 func (b *backend) take(ctx context.Context, sb sandbox.Sandbox) error {
-	if b.remove != nil {
-		if err := b.remove(ctx, sb.ID()); err != nil {
+	if remove := b.now().remove; remove != nil {
+		if err := remove(ctx, sb.ID()); err != nil {
 			return err
 		}
 	}

@@ -92,8 +92,8 @@ func TestWhatBelongsToARequestIsGivenAfterwards(t *testing.T) {
 		spec := image
 		spec.Env, spec.Labels, spec.Expires = map[string]string{"SECRET": "mine"}, map[string]string{"a": "1"}, want
 		sb := create(t, rt, spec)
-		if b.creates() != 1 {
-			t.Fatalf("%d were made, want the ready one", b.creates())
+		if len(b.created()) != 1 {
+			t.Fatalf("%d were made, want the ready one", len(b.created()))
 		}
 		i := info(t, sb)
 		if !maps.Equal(i.Labels, spec.Labels) || !i.Expires.Equal(want) {
@@ -107,7 +107,7 @@ func TestWhatBelongsToARequestIsGivenAfterwards(t *testing.T) {
 			t.Errorf("List says %+v, Info %+v", l, i)
 		}
 		synctest.Wait()
-		for _, s := range b.specs {
+		for _, s := range b.created() {
 			if s.Env != nil || s.Labels != nil || !s.Expires.IsZero() {
 				t.Errorf("one was made ready with %+v", s)
 			}
@@ -266,17 +266,19 @@ func TestHiddenWhileItIsMade(t *testing.T) {
 			synctest.Wait()
 			other := create(t, rt, sandbox.Spec{Image: "other"})
 			made, on := make(chan sandbox.ID), make(chan struct{})
-			b.made = func(ctx context.Context, sb sandbox.Sandbox) error {
-				made <- sb.ID()
-				<-on
-				if fails {
-					return errors.New("it failed after all")
+			b.set(func() {
+				b.made = func(ctx context.Context, sb sandbox.Sandbox) error {
+					made <- sb.ID()
+					<-on
+					if fails {
+						return errors.New("it failed after all")
+					}
+					return nil
 				}
-				return nil
-			}
+			})
 			mine := create(t, rt, image) // the ready one, so that another is made
 			id := <-made
-			b.made = nil
+			b.set(func() { b.made = nil })
 			var all map[sandbox.ID]sandbox.Info
 			var opened error
 			var wg sync.WaitGroup
@@ -422,9 +424,11 @@ func TestTheDeadAreFoundAndReplaced(t *testing.T) {
 			t.Errorf("%d live, %d are hidden", n, rt.Held())
 		}
 		// One of which nothing can be said is not dead.
-		b.open = func(context.Context, sandbox.ID) error {
-			return sandbox.Errorf(sandbox.Unavailable, "", "not now")
-		}
+		b.set(func() {
+			b.open = func(context.Context, sandbox.ID) error {
+				return sandbox.Errorf(sandbox.Unavailable, "", "not now")
+			}
+		})
 		time.Sleep(3 * warm.CheckEvery)
 		wantStats(t, rt, warm.Stats{Ready: 3, Filled: 6, Dropped: 3})
 	})
@@ -459,7 +463,7 @@ func TestOldOnesAreNotHandedOut(t *testing.T) {
 		synctest.Wait()
 		old := b.ids(t)
 		block := make(chan struct{})
-		b.remove = func(context.Context, sandbox.ID) error { <-block; return nil }
+		b.set(func() { b.remove = func(context.Context, sandbox.ID) error { <-block; return nil } })
 		time.Sleep(hour)
 		if sb := create(t, rt, image); old[sb.ID()] {
 			t.Errorf("%s is too old", sb.ID())
@@ -479,7 +483,7 @@ func refuse(err error) func(context.Context, sandbox.ID, sandbox.Change) error {
 func TestFailedUpdateMakesAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
-		b.update = refuse(sandbox.Errorf(sandbox.Internal, "", "it broke"))
+		b.set(func() { b.update = refuse(sandbox.Errorf(sandbox.Internal, "", "it broke")) })
 		rt := newRuntime(t, b, warm.Config{Specs: []warm.Pin{{Spec: image}}})
 		synctest.Wait()
 		ready := b.ids(t)
@@ -507,10 +511,12 @@ func TestUnsupportedUpdateKeepsTheReadyOne(t *testing.T) {
 			b := newBackend(t)
 			b.bare = bare
 			var tried atomic.Int32
-			b.update = func(context.Context, sandbox.ID, sandbox.Change) error {
-				tried.Add(1)
-				return sandbox.Errorf(sandbox.Unsupported, "", "not here")
-			}
+			b.set(func() {
+				b.update = func(context.Context, sandbox.ID, sandbox.Change) error {
+					tried.Add(1)
+					return sandbox.Errorf(sandbox.Unsupported, "", "not here")
+				}
+			})
 			rt := newRuntime(t, b, warm.Config{Max: 2, Specs: []warm.Pin{{Spec: image}}})
 			synctest.Wait()
 			ready := b.ids(t)
@@ -715,18 +721,20 @@ func TestBacksOff(t *testing.T) {
 		var mu sync.Mutex
 		var at []time.Duration
 		broken := true
-		b.create = func(_ context.Context, s sandbox.Spec) error {
-			mu.Lock()
-			defer mu.Unlock()
-			if s.Image != "broken" {
+		b.set(func() {
+			b.create = func(_ context.Context, s sandbox.Spec) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if s.Image != "broken" {
+					return nil
+				}
+				at = append(at, time.Since(start))
+				if broken {
+					return errors.New("it is broken")
+				}
 				return nil
 			}
-			at = append(at, time.Since(start))
-			if broken {
-				return errors.New("it is broken")
-			}
-			return nil
-		}
+		})
 		rt := newRuntime(t, b, warm.Config{MaxAge: 100 * hour, Specs: []warm.Pin{{Spec: sandbox.Spec{Image: "broken"}}, {Spec: image}}})
 		time.Sleep(5 * time.Minute)
 		mu.Lock()
@@ -793,15 +801,17 @@ func TestRequestsGoFirst(t *testing.T) {
 		var made []string
 		var mu sync.Mutex
 		slow := sandbox.Spec{Image: "slow"}
-		b.create = func(_ context.Context, s sandbox.Spec) error {
-			mu.Lock()
-			made = append(made, s.Image)
-			mu.Unlock()
-			if s.Image == "slow" {
-				time.Sleep(warm.Polite / 4)
+		b.set(func() {
+			b.create = func(_ context.Context, s sandbox.Spec) error {
+				mu.Lock()
+				made = append(made, s.Image)
+				mu.Unlock()
+				if s.Image == "slow" {
+					time.Sleep(warm.Polite / 4)
+				}
+				return nil
 			}
-			return nil
-		}
+		})
 		var wg sync.WaitGroup
 		rt := newRuntime(t, b, warm.Config{After: -1, Specs: []warm.Pin{{Spec: image}}})
 		synctest.Wait()
@@ -845,12 +855,14 @@ func TestOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
 		var now, most atomic.Int32
-		b.create = func(context.Context, sandbox.Spec) error {
-			most.Store(max(most.Load(), now.Add(1)))
-			time.Sleep(time.Second)
-			now.Add(-1)
-			return nil
-		}
+		b.set(func() {
+			b.create = func(context.Context, sandbox.Spec) error {
+				most.Store(max(most.Load(), now.Add(1)))
+				time.Sleep(time.Second)
+				now.Add(-1)
+				return nil
+			}
+		})
 		rt := newRuntime(t, b, warm.Config{Specs: []warm.Pin{{Spec: image, N: 10}}})
 		time.Sleep(11 * time.Second)
 		if n := most.Load(); n != 1 || rt.Stats().Ready != 10 {
@@ -899,7 +911,7 @@ func TestCloseSaysWhatItCouldNotRemove(t *testing.T) {
 		var id sandbox.ID
 		for id = range b.ids(t) {
 		}
-		b.remove = func(context.Context, sandbox.ID) error { return errors.New("stuck") }
+		b.set(func() { b.remove = func(context.Context, sandbox.ID) error { return errors.New("stuck") } })
 		err = rt.Close()
 		var e *sandbox.Error
 		if !errors.As(err, &e) || e.ID != id || !strings.Contains(err.Error(), "stuck") {
@@ -913,16 +925,18 @@ func TestCloseWhileFilling(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBackend(t)
 			closing := make(chan struct{})
-			b.made = func(ctx context.Context, _ sandbox.Sandbox) error {
-				<-ctx.Done()
-				<-closing
-				if deaf {
-					return nil
+			b.set(func() {
+				b.made = func(ctx context.Context, _ sandbox.Sandbox) error {
+					<-ctx.Done()
+					<-closing
+					if deaf {
+						return nil
+					}
+					return ctx.Err()
 				}
-				return ctx.Err()
-			}
+			})
 			var left map[sandbox.ID]bool
-			rt := newRuntime(t, &backend{Runtime: &peek{b, func() { left = b.ids(t) }}, changes: make(map[sandbox.ID]*changed)}, warm.Config{Specs: []warm.Pin{{Spec: image, N: 3}}})
+			rt := newRuntime(t, &backend{Runtime: &peek{b, func() { left = b.ids(t) }}}, warm.Config{Specs: []warm.Pin{{Spec: image, N: 3}}})
 			synctest.Wait()
 			var wg sync.WaitGroup
 			wg.Go(func() {
@@ -961,7 +975,7 @@ func TestCloseWaitsForWhatIsBeingHandedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
 		on := make(chan struct{})
-		b.update = func(context.Context, sandbox.ID, sandbox.Change) error { <-on; return nil }
+		b.set(func() { b.update = func(context.Context, sandbox.ID, sandbox.Change) error { <-on; return nil } })
 		rt := newRuntime(t, b, warm.Config{Specs: []warm.Pin{{Spec: image}}})
 		synctest.Wait()
 		spec := image
@@ -993,20 +1007,22 @@ func TestCancelledCreateTakesNothing(t *testing.T) {
 			t.Errorf("Create: %v", err)
 		}
 		// While it looks whether the ready one lives.
-		b.open = func(ctx context.Context, _ sandbox.ID) error { <-ctx.Done(); return ctx.Err() }
+		b.set(func() { b.open = func(ctx context.Context, _ sandbox.ID) error { <-ctx.Done(); return ctx.Err() } })
 		ctx, cancel = context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		if _, err := rt.Create(ctx, image); !errors.Is(err, context.Canceled) {
 			t.Errorf("Create: %v", err)
 		}
-		b.open = nil
+		b.set(func() { b.open = nil })
 		synctest.Wait()
 		wantStats(t, rt, warm.Stats{Ready: 2, Filled: 2})
 		if !maps.Equal(b.ids(t), ready) {
 			t.Errorf("%v live, want %v", b.ids(t), ready)
 		}
 		// While it changes one, which nobody else may get then.
-		b.update = func(ctx context.Context, _ sandbox.ID, _ sandbox.Change) error { <-ctx.Done(); return ctx.Err() }
+		b.set(func() {
+			b.update = func(ctx context.Context, _ sandbox.ID, _ sandbox.Change) error { <-ctx.Done(); return ctx.Err() }
+		})
 		ctx, cancel = context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		spec := image
@@ -1029,13 +1045,13 @@ func TestHangingBackendHoldsNobodyUpForLong(t *testing.T) {
 		b := newBackend(t)
 		rt := newRuntime(t, b, warm.Config{Specs: []warm.Pin{{Spec: image, N: 4}}})
 		synctest.Wait()
-		b.open = func(ctx context.Context, _ sandbox.ID) error { <-ctx.Done(); return ctx.Err() }
+		b.set(func() { b.open = func(ctx context.Context, _ sandbox.ID) error { <-ctx.Done(); return ctx.Err() } })
 		start := time.Now()
 		create(t, rt, image)
 		if d := time.Since(start); d != warm.HandTime {
 			t.Errorf("it took %v, want %v", d, warm.HandTime)
 		}
-		b.open = nil
+		b.set(func() { b.open = nil })
 	})
 }
 
@@ -1045,12 +1061,14 @@ func TestRemovalIsTriedAgain(t *testing.T) {
 		rt := newRuntime(t, b, warm.Config{MaxAge: hour, Specs: []warm.Pin{{Spec: image}}})
 		synctest.Wait()
 		var tries atomic.Int32
-		b.remove = func(context.Context, sandbox.ID) error {
-			if tries.Add(1) < 4 {
-				return errors.New("busy")
+		b.set(func() {
+			b.remove = func(context.Context, sandbox.ID) error {
+				if tries.Add(1) < 4 {
+					return errors.New("busy")
+				}
+				return nil
 			}
-			return nil
-		}
+		})
 		time.Sleep(hour + time.Second)
 		if len(listed(t, rt)) != 0 || rt.Held() != 2 || rt.Stats().Ready != 1 {
 			t.Errorf("List shows %v; %d are hidden, %d ready", listed(t, rt), rt.Held(), rt.Stats().Ready)
@@ -1159,7 +1177,7 @@ func (n named) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, 
 }
 
 func (n named) in(*testing.T) *backend {
-	return &backend{Runtime: n, changes: make(map[sandbox.ID]*changed)}
+	return &backend{Runtime: n}
 }
 
 // TestAbilitiesOfWhatHasNone: a sandbox that was ready spells out every
