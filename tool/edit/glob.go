@@ -92,7 +92,7 @@ func Glob(ctx context.Context, sb sandbox.Sandbox, root, pattern string, opt Glo
 		}
 		return false
 	})
-	f.Entries, f.Skipped = newest, w.skipped
+	f.Entries, f.Skipped = newest, w.skipped.Count
 	switch {
 	case err == errOver:
 		f.Cut, err = CutTime, nil

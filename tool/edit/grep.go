@@ -209,7 +209,7 @@ func grep(ctx context.Context, files sandbox.Files, root, pattern string, opt Gr
 		}
 		return false
 	})
-	m.Skipped += w.skipped
+	m.Skipped += w.skipped.Count
 	m.Large += large
 	switch {
 	case broken != nil && over(), err == errOver:

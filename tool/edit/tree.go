@@ -42,7 +42,7 @@ func Tree(ctx context.Context, sb sandbox.Sandbox, root string, opt TreeOptions)
 		t.Entries = append(t.Entries, e)
 		return false
 	})
-	t.Skipped = w.skipped
+	t.Skipped = w.skipped.Count
 	if err == errOver {
 		t.Cut, err = CutTime, nil
 	} else if t.Cut == "" {

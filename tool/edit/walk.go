@@ -68,7 +68,7 @@ type walker struct {
 
 	// What is known when entries has ended.
 	cut     Cut
-	skipped int // directories that could not be read
+	skipped Omission // directories that could not be read
 }
 
 func newWalker(files sandbox.Files, root string, scope Scope, pat *Pattern) (*walker, error) {
@@ -135,7 +135,7 @@ func (w *walker) entries(ctx context.Context) iter.Seq2[Entry, error] {
 					yield(Entry{}, l.err)
 					return
 				}
-				w.skipped++
+				w.skipped.add(d.rel, "a directory that cannot be read")
 			}
 			below := len(stack)
 			for _, info := range l.infos {
