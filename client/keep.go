@@ -38,12 +38,29 @@ func (c *Client) Acquire(ctx context.Context, spec sandbox.Spec) (sb sandbox.San
 
 // Lookup returns the daemon's live sandbox with this name.
 func (c *Client) Lookup(ctx context.Context, name string) (sandbox.Sandbox, error) {
-	const op = "client.Lookup"
+	return c.lookup(ctx, "client.Lookup", url.Values{"name": {name}})
+}
+
+// LookAtName is Lookup, but no use of the sandbox: it keeps it from nothing.
+func (c *Client) LookAtName(ctx context.Context, name string) (sandbox.Sandbox, error) {
+	return c.lookup(ctx, "client.LookAtName", url.Values{"name": {name}, "peek": {"true"}})
+}
+
+func (c *Client) lookup(ctx context.Context, op string, query url.Values) (sandbox.Sandbox, error) {
 	var info sandbox.Info
-	if err := c.json(ctx, request{op: op, method: "GET", path: "/lookup", query: url.Values{"name": {name}}}, &info); err != nil {
+	if err := c.json(ctx, request{op: op, method: "GET", path: "/lookup", query: query}, &info); err != nil {
 		return nil, err
 	}
 	return c.told(op, info)
+}
+
+// LookAt is Open, but no use of the sandbox: it keeps it from nothing.
+func (c *Client) LookAt(ctx context.Context, id sandbox.ID) (sandbox.Sandbox, error) {
+	sb := &Sandbox{c, id}
+	if _, err := sb.info(ctx, "client.LookAt", url.Values{"peek": {"true"}}); err != nil {
+		return nil, err
+	}
+	return sb, nil
 }
 
 // told returns the sandbox of which the daemon says info.

@@ -44,13 +44,22 @@ func (c *call) lookup() error {
 	if !ok {
 		return sandbox.Errorf(sandbox.Invalid, "name", "there is no name").WithHint("write ?name=NAME, percent-encoded")
 	}
+	peek, err := c.query.boolean("peek")
+	if err != nil {
+		return err
+	}
 	k, err := c.keeper()
 	if err != nil {
 		return err
 	}
-	sb, err := k.Lookup(c.ctx, name)
-	if err != nil {
-		return err
+	sb, ok := sandbox.Sandbox(nil), false
+	if p, can := k.(sandbox.Peeker); can && peek {
+		sb, ok = p.PeekName(name)
+	}
+	if !ok {
+		if sb, err = k.Lookup(c.ctx, name); err != nil {
+			return err
+		}
 	}
 	info, err := sb.Info(c.ctx)
 	if err != nil {

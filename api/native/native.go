@@ -168,7 +168,7 @@ var routes = []Route{
 	{"POST", wire.Prefix + "/prune", nil, (*call).prune},
 
 	{"POST", wire.Prefix + "/acquire", nil, (*call).acquire},
-	{"GET", wire.Prefix + "/lookup", []string{"name"}, (*call).lookup},
+	{"GET", wire.Prefix + "/lookup", []string{"name", "peek"}, (*call).lookup},
 
 	{"POST", sandboxes, nil, (*call).create},
 	{"GET", sandboxes, nil, (*call).list},
