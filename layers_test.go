@@ -62,8 +62,9 @@ var layers = map[string]layer{
 	"profile": {imports: []string{"sandbox"}},
 
 	// What agents do inside, written once over the words.
-	"tool":      {imports: []string{"sandbox"}, tests: []string{"backend/memory"}},
-	"tool/edit": {imports: []string{"sandbox", "github.com/bmatcuk/doublestar/v4"}, tests: []string{"backend/memory"}},
+	"tool":       {imports: []string{"sandbox"}, tests: []string{"backend/memory"}},
+	"tool/shell": {imports: []string{"sandbox"}, tests: []string{"guest", "guest/inside", "golang.org/x/sys/..."}},
+	"tool/edit":  {imports: []string{"sandbox", "github.com/bmatcuk/doublestar/v4"}, tests: []string{"backend/memory"}},
 
 	// Shapes of protocols, their servers, and the Go SDK. An adapter knows
 	// neither another nor what makes its sandboxes.
