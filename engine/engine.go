@@ -57,6 +57,9 @@ type Config struct {
 	// Audit gets every event; it must not block for long. nil is nobody.
 	Audit func(sandbox.Event)
 
+	// EndAudit is called when the last event has been told; nil is nothing.
+	EndAudit func() error
+
 	// AuditArgs has the events of commands show all their arguments, which may
 	// hold secrets, and not the program alone.
 	AuditArgs bool
@@ -282,6 +285,9 @@ func (e *Engine) Close() error {
 		e.busy.Wait()
 		e.metrics.close()
 		e.bye = errors.Join(err, e.writeUsed(), e.store.Close())
+		if e.cfg.EndAudit != nil {
+			e.bye = errors.Join(e.bye, e.cfg.EndAudit())
+		}
 	})
 	return e.bye
 }

@@ -19,12 +19,16 @@ func (e *Engine) walls(o sandbox.Owner, ms []sandbox.Mount) ([]sandbox.Mount, er
 	if o != sandbox.Operator {
 		roots = e.tenant(o).MountRoots
 	}
+	hint := "start the daemon with --allow-mount DIR"
+	if o != sandbox.Operator {
+		hint = "ask the operator to allow it"
+	}
 	ms = slices.Clone(ms)
 	for i, m := range ms {
 		source := path.Clean(m.Source)
 		if len(roots) == 0 {
 			e.metrics.refused("mount")
-			return nil, sandbox.Errorf(sandbox.Denied, "mounts.source", "no folder of the host is allowed here").WithHint("the operator allows some with allow_mount")
+			return nil, sandbox.Errorf(sandbox.Denied, "mounts.source", "no folder of the host is allowed here").WithHint("%s", hint)
 		}
 		within := ""
 		for _, root := range roots {
@@ -35,7 +39,7 @@ func (e *Engine) walls(o sandbox.Owner, ms []sandbox.Mount) ([]sandbox.Mount, er
 		}
 		if within == "" {
 			e.metrics.refused("mount")
-			return nil, sandbox.Errorf(sandbox.Denied, "mounts.source", "%q is not below a folder that is allowed here", m.Source).WithHint("the operator allows more with allow_mount")
+			return nil, sandbox.Errorf(sandbox.Denied, "mounts.source", "%q is not below a folder that is allowed here", m.Source).WithHint("%s", hint)
 		}
 		ms[i].Within = within
 	}

@@ -37,7 +37,7 @@ func (c *Config) linux(dir string, log *slog.Logger) linux.Config {
 	return linux.Config{
 		State:        dir,
 		Cache:        filepath.Join(c.State, "cache"),
-		MountRoots:   c.AllowMount,
+		MountRoots:   c.mountRoots(),
 		ImageRoots:   c.AllowImage,
 		Private:      c.private(),
 		Guest:        c.Linux.Guest,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/atoll-run/atoll/engine"
 	"github.com/atoll-run/atoll/sandbox"
 )
 
@@ -132,7 +133,16 @@ func (a *app) embedded(ctx context.Context, c *Config, f func(context.Context, s
 	})
 	defer sweeping.Wait()
 
-	rt, err := openBackend(ctx, c, c.Backend[0], own.dir, log)
+	below, err := openBackend(ctx, c, c.Backend[0], own.dir, log)
+	if err != nil {
+		return err
+	}
+	cfg, err := c.policy()
+	if err != nil {
+		return errors.Join(err, below.Close())
+	}
+	cfg.Log = log
+	rt, err := engine.New(ctx, below, cfg)
 	if err != nil {
 		return err
 	}

@@ -77,7 +77,11 @@ func (a *app) serve(ctx context.Context, c *Config) (err error) {
 		err = errors.Join(err, all.Close())
 	}()
 
-	guard, err := gate.New(gate.Config{Token: token, Hosts: c.Hosts, Log: log})
+	owners, err := c.ownerTokens()
+	if err != nil {
+		return err
+	}
+	guard, err := gate.New(gate.Config{Token: token, Owners: owners, Hosts: c.Hosts, Log: log})
 	if err != nil {
 		return err
 	}
@@ -161,6 +165,22 @@ func (a *app) daemonToken(c *Config) (sandbox.Secret, error) {
 		fmt.Fprintf(a.stderr, "atoll: made a token, in %s\n", tokenFile(c.State))
 	}
 	return t, err
+}
+
+// ownerTokens reads the tokens of the owners.
+func (c *Config) ownerTokens() (map[sandbox.Owner]sandbox.Secret, error) {
+	tokens := make(map[sandbox.Owner]sandbox.Secret)
+	for name, o := range c.Owners {
+		t, err := readToken(o.TokenFile, false)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = sandbox.Errorf(sandbox.Invalid, "owners."+name+".token_file", "there is no file %s", o.TokenFile).WithHint("put a token of %d characters or more into it, and let nobody else read it", gate.MinToken)
+		}
+		if err != nil {
+			return nil, err
+		}
+		tokens[sandbox.Owner(name)] = t
+	}
+	return tokens, nil
 }
 
 // announce prints the line by which others know that the daemon is ready.

@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/atoll-run/atoll/api/gate"
-	"github.com/atoll-run/atoll/api/native"
 	"github.com/atoll-run/atoll/sandbox"
 )
 
@@ -45,8 +44,14 @@ func openStack(ctx context.Context, c *Config, log *slog.Logger) (*stack, error)
 	}
 	figures := prometheus.NewRegistry()
 	figures.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	s := &stack{rt: all, metrics: promhttp.HandlerFor(figures, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError)})}
-	s.views = func(string) func(sandbox.Owner) sandbox.Runtime { return native.One(s.rt) }
+	e, err := openEngine(ctx, c, all, figures, log)
+	if err != nil {
+		return nil, err
+	}
+	s := &stack{rt: e, metrics: promhttp.HandlerFor(figures, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError)})}
+	s.views = func(protocol string) func(sandbox.Owner) sandbox.Runtime {
+		return func(o sandbox.Owner) sandbox.Runtime { return e.View(o, protocol) }
+	}
 	return s, nil
 }
 

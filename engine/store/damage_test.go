@@ -226,3 +226,61 @@ func FuzzOpen(f *testing.F) {
 		survives(t, fmt.Sprintf("%s-%d", path, os.Getpid()), c)
 	})
 }
+
+// Whatever is done, what bbolt writes passes for undamaged, and the file holds
+// what the memory does.
+func TestWhatIsDoneAtRandomPassesForUndamaged(t *testing.T) {
+	rounds := 40
+	if soak {
+		rounds = 2000
+	}
+	path, model := filepath.Join(t.TempDir(), "store"), Memory()
+	defer model.Close()
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	t.Logf("seed %d", seed)
+	for range rounds {
+		s := reopen(t, path)
+		s.back.(*file).db.NoSync = true
+		bound := uint64(1 + r.IntN(500))
+		s.maxTombs, model.maxTombs = bound, bound
+		do := func(f func(s *Store) error) {
+			if err := errors.Join(f(s), f(model)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range r.IntN(300) {
+			n, at := r.IntN(800), t0.Add(time.Duration(r.IntN(1000)))
+			switch k := r.IntN(80); {
+			case k < 40:
+				rec := record(n)
+				rec.Wanted = strings.Repeat("x", r.IntN(100)*r.IntN(100)*(1-min(1, k)))
+				do(func(s *Store) error { return s.Put(t.Context(), rec) })
+			case k < 60:
+				do(func(s *Store) error { return s.Bury(t.Context(), tombstone(n, at)) })
+			case k < 65:
+				do(func(s *Store) error { return s.Forget(t.Context(), id(n), record(n).Inner) })
+			case k < 75:
+				used := make(map[sandbox.ID]time.Time)
+				for range r.IntN(50) {
+					used[id(r.IntN(800))] = at
+				}
+				do(func(s *Store) error { return s.Used(used) })
+			case k < 76:
+				do(func(s *Store) error { _, err := s.Sweep(at); return err })
+			case k < 77 && r.IntN(3) == 0: // nearly all goes
+				for n := range 700 {
+					do(func(s *Store) error { return s.Bury(t.Context(), tombstone(n, at)) })
+				}
+			}
+		}
+		rs, ds, _, err := model.Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		holds(t, s, rs, ds)
+		if err := s.Close(); err != nil || t.Failed() {
+			t.Fatal(err)
+		}
+	}
+}

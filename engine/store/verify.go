@@ -135,12 +135,17 @@ func (p *pages) take(id uint64) ([]byte, error) {
 	return b, err
 }
 
-// walk looks at the tree below page id, whose keys are from lo up to, not
-// including, hi; nil is no bound.
+// walk looks at the tree below page id, whose first key is lo, if that is not
+// nil, and whose keys are less than hi, if that is not nil. bbolt finds a page
+// in the one above by its first key: were that another, it would enter the
+// page there once more.
 func (p *pages) walk(id uint64, lo, hi []byte) error {
 	b, err := p.take(id)
 	if err != nil {
 		return err
+	}
+	if lo != nil && host.Uint16(b[10:]) == 0 {
+		return damage("page %d is empty", id)
 	}
 	switch flags := host.Uint16(b[8:]); flags {
 	case isBranch:
@@ -271,10 +276,10 @@ func cut(b []byte, pos, n uint32) ([]byte, error) {
 	return b[pos : pos+n], nil
 }
 
-// inOrder returns an error unless key is more than prev and from lo up to, not
-// including, hi; nil is no bound.
+// inOrder returns an error unless key is more than prev and less than hi, and
+// if there is no prev, is lo; nil is no bound.
 func inOrder(key, prev, lo, hi []byte) error {
-	if len(key) == 0 || prev != nil && bytes.Compare(key, prev) <= 0 || lo != nil && bytes.Compare(key, lo) < 0 || hi != nil && bytes.Compare(key, hi) >= 0 {
+	if len(key) == 0 || prev != nil && bytes.Compare(key, prev) <= 0 || prev == nil && lo != nil && !bytes.Equal(key, lo) || hi != nil && bytes.Compare(key, hi) >= 0 {
 		return damage("its keys are not in order")
 	}
 	return nil
