@@ -62,6 +62,7 @@
 //	wait       Proc → Exit              the end of a detached process
 //	output     Output → Outputs
 //	forget     Proc → –                 an ended detached process
+//	env        Env → Env                what later processes get; the answer undoes it
 //	open       Path → Opened            + 1 descriptor, or a handle
 //	create     Create → Opened          + 1 descriptor and a handle: a new file that has no name yet
 //	commit     Handle → Entry           gives it its name, atomically

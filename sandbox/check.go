@@ -165,6 +165,9 @@ func (s *Spec) Check() error {
 			return Errorf(Invalid, "labels", "the value of %q has %d bytes, more than 4096", k, len(v))
 		}
 	}
+	if y := s.Expires.Year(); y < 0 || y > 9999 {
+		return Errorf(Invalid, "expires", "the year %d cannot be written down", y).WithHint("use one below 10000, or no time at all")
+	}
 	if !s.Expires.IsZero() && !s.Expires.After(time.Now()) {
 		return Errorf(Invalid, "expires", "%s has passed", s.Expires.Format(time.RFC3339)).WithHint("give a time to come, or none")
 	}

@@ -285,7 +285,7 @@ func TestDocumentKnowsTheShapes(t *testing.T) {
 		"Server": wire.Server{}, "Error": wire.Error{}, "Spec": wire.Spec{}, "Exec": wire.Exec{}, "Detach": wire.Detach{},
 		"Started": wire.Started{}, "Result": wire.Result{}, "Event": wire.Event{}, "Signal": wire.Signal{}, "Process": wire.Process{},
 		"Processes": wire.Processes{}, "Wrote": wire.Wrote{}, "FileInfo": wire.FileInfo{}, "Entries": wire.Entries{}, "Sandboxes": wire.Sandboxes{},
-		"Gone": sandbox.Gone{}, "Acquired": wire.Acquired{}, "Prune": wire.Prune{}, "Status": sandbox.Status{}, "News": wire.News{}, "Sandbox": sandbox.Info{},
+		"Gone": sandbox.Gone{}, "Acquired": wire.Acquired{}, "Prune": wire.Prune{}, "Change": wire.Change{}, "Status": sandbox.Status{}, "News": wire.News{}, "Sandbox": sandbox.Info{},
 		"Mount": sandbox.Mount{}, "Limits": sandbox.Limits{}, "Mkdir": wire.Mkdir{}, "Rename": wire.Rename{}, "Chmod": wire.Chmod{}, "Chown": wire.Chown{},
 	} {
 		props, _ := d.at("components", "schemas", name, "properties")

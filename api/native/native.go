@@ -173,6 +173,7 @@ var routes = []Route{
 	{"POST", sandboxes, nil, (*call).create},
 	{"GET", sandboxes, nil, (*call).list},
 	{"GET", one, []string{"peek"}, (*call).info},
+	{"PATCH", one, nil, (*call).update},
 	{"DELETE", one, nil, (*call).remove},
 	{"POST", one + "/pause", nil, (*call).pause},
 	{"POST", one + "/resume", nil, (*call).resume},

@@ -36,6 +36,8 @@ type box struct {
 	gone   chan struct{} // closed when all that it held is free
 	ending sync.Once
 
+	updating sync.Mutex // held while an Update is made: one comes after the other
+
 	mu     sync.Mutex
 	rec    record
 	isGone bool  // being removed, or removed
@@ -50,6 +52,7 @@ var (
 	_ sandbox.Dialer   = (*box)(nil)
 	_ sandbox.Meter    = (*box)(nil)
 	_ sandbox.Detacher = (*box)(nil)
+	_ sandbox.Updater  = (*box)(nil)
 )
 
 // add makes b one of the live ones, and watches over it.
@@ -61,18 +64,9 @@ func (rt *Runtime) add(b *box) error {
 	}
 	rt.live[b.id] = b
 	rt.work.Go(func() { b.watch(b.guest) })
-	if at := b.rec.Info.Expires; !at.IsZero() {
-		b.expiry = time.AfterFunc(time.Until(at), func() {
-			if rt.enter() != nil {
-				return
-			}
-			defer rt.work.Done()
-			rt.log.Info("expired", "id", b.id)
-			if err := b.Remove(rt.life); err != nil {
-				rt.log.Error("an expired sandbox could not be removed", "id", b.id, "err", err)
-			}
-		})
-	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.arm()
 	return nil
 }
 

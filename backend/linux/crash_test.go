@@ -259,11 +259,76 @@ func TestCrashLinger(t *testing.T) {
 	if out, err := d.ask("output", id, kept); err != nil || out != "begun" {
 		t.Errorf("the detached process: %q %v", out, err)
 	}
+	if _, err := d.ask("clear"); err != nil {
+		t.Error(err)
+	}
+	d.kill()
+	if left := w.Left(); len(left) > 0 {
+		t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
+	}
+}
+
+// TestCrashKeepsChanges kills the daemon after an update: the next one finds
+// what was changed, and the end that was given, though of the environment
+// nothing is written down.
+func TestCrashKeepsChanges(t *testing.T) {
+	newRuntime(t)
+	state := t.TempDir()
+	w := leak.New(state)
+	d := startCrashDaemon(t, state)
+	id, err := d.ask("create")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Saw(id)
+	kept, err := d.ask("detach", id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed, err := d.ask("change", id, "1h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := 0
+	filepath.WalkDir(state, func(p string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			files++
+			if b, err := os.ReadFile(p); err == nil && bytes.Contains(b, []byte("crash-secret")) {
+				t.Errorf("%s has what was added to the environment", p)
+			}
+		}
+		return nil
+	})
+	if files == 0 {
+		t.Error("there is no state to look through")
+	}
+	d.kill()
+	d = startCrashDaemon(t, state)
+	if said, err := d.ask("changed", id); err != nil || said != changed || !strings.Contains(said, "crash-secret") {
+		t.Errorf("what was changed is now %s %v, want %s", said, err, changed)
+	}
 	if name, err := d.ask("name", id, kept); err != nil || name != strconv.Quote(keptName) {
 		t.Errorf("the detached process is called %s %v, want %q", name, err, keptName)
 	}
-	if _, err := d.ask("clear"); err != nil {
-		t.Error(err)
+	if _, err := d.ask("change", id, "2s"); err != nil {
+		t.Fatal(err)
+	}
+	d.kill()
+	d = startCrashDaemon(t, state)
+	for { // the test's own time limit bounds it
+		ids, err := d.ask("list")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ids == "" {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	d.kill() // which may still be freeing it
+	d = startCrashDaemon(t, state)
+	if ids, err := d.ask("list"); err != nil || ids != "" {
+		t.Errorf("there is %q %v", ids, err)
 	}
 	d.kill()
 	if left := w.Left(); len(left) > 0 {
@@ -383,6 +448,16 @@ func serveCrash(state string) int {
 	return 0
 }
 
+// changedCrash says what is true of sb that an Update changes.
+func changedCrash(ctx context.Context, sb sandbox.Sandbox) (string, error) {
+	i, err := sb.Info(ctx)
+	if err != nil {
+		return "", err
+	}
+	r, err := sandbox.Capture(ctx, sb, 1000, sandbox.Cmd{Args: []string{"sh", "-c", "echo $CRASH"}})
+	return fmt.Sprintf("%v %s %s", i.Labels, i.Expires.UTC().Format(time.RFC3339Nano), bytes.TrimSpace(r.Stdout)), err
+}
+
 func answerCrash(ctx context.Context, rt *linux.Runtime, words []string) (string, error) {
 	switch words[0] {
 	case "create":
@@ -432,6 +507,18 @@ func answerCrash(ctx context.Context, rt *linux.Runtime, words []string) (string
 	case "detach":
 		id, err := d.StartDetached(ctx, sandbox.Cmd{Args: []string{"sh", "-c", "echo begun; sleep 1000; echo ended"}}, sandbox.DetachOptions{Name: keptName})
 		return string(id), err
+	case "change":
+		in, err := time.ParseDuration(words[2])
+		if err != nil {
+			return "", err
+		}
+		err = sb.(sandbox.Updater).Update(ctx, sandbox.Change{Labels: map[string]string{"crash": "test"}, Expires: new(time.Now().Add(in)), Env: map[string]string{"CRASH": "crash-secret"}})
+		if err != nil {
+			return "", err
+		}
+		return changedCrash(ctx, sb)
+	case "changed":
+		return changedCrash(ctx, sb)
 	case "name":
 		ps, err := d.Processes(ctx)
 		i := slices.IndexFunc(ps, func(p sandbox.ProcessInfo) bool { return string(p.ID) == words[2] })

@@ -163,19 +163,7 @@ func (rt *Runtime) create(spec sandbox.Spec) (*box, error) {
 		return nil, err
 	}
 	rt.boxes[b.id] = b
-	if !spec.Expires.IsZero() {
-		b.expiry = time.AfterFunc(time.Until(spec.Expires), func() {
-			rt.mu.Lock()
-			if rt.closed {
-				rt.mu.Unlock()
-				return
-			}
-			rt.wg.Add(1)
-			rt.mu.Unlock()
-			defer rt.wg.Done()
-			b.Remove(context.Background())
-		})
-	}
+	b.arm()
 	return b, nil
 }
 
@@ -413,36 +401,40 @@ func (b *box) infoLocked() sandbox.Info {
 // Remove ends the sandbox. It waits for every Program to return.
 func (b *box) Remove(ctx context.Context) error {
 	b.mu.Lock()
-	first := !b.gone
-	if first {
-		b.gone = true
-		b.paused = false
-		delete(b.rt.boxes, b.id)
-		if b.expiry != nil {
-			b.expiry.Stop()
-		}
-		b.signalWhere(sandbox.KILL, func(*Proc) bool { return true })
-		for _, l := range b.ports {
-			l.shut()
-		}
-		b.cond.Broadcast()
-	}
+	b.end()
 	b.mu.Unlock()
-	if first {
-		go func() {
-			b.wg.Wait()
-			b.mu.Lock()
-			b.root.entries, b.detached, b.disk = make(map[string]*inode), nil, 0
-			b.mu.Unlock()
-			close(b.over)
-		}()
-	}
 	select {
 	case <-b.over:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// end begins to remove the sandbox, once; over is closed when that is done.
+// The mutex is held.
+func (b *box) end() {
+	if b.gone {
+		return
+	}
+	b.gone = true
+	b.paused = false
+	delete(b.rt.boxes, b.id)
+	if b.expiry != nil {
+		b.expiry.Stop()
+	}
+	b.signalWhere(sandbox.KILL, func(*Proc) bool { return true })
+	for _, l := range b.ports {
+		l.shut()
+	}
+	b.cond.Broadcast()
+	go func() {
+		b.wg.Wait()
+		b.mu.Lock()
+		b.root.entries, b.detached, b.disk = make(map[string]*inode), nil, 0
+		b.mu.Unlock()
+		close(b.over)
+	}()
 }
 
 // Pause stops every process at its next system call, before it has an effect.

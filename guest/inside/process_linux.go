@@ -615,6 +615,17 @@ var quick = map[proto.Op]func(*conn, []byte) (proto.Message, error){
 		}
 		return nil, c.s.forget(m.Proc)
 	},
+	proto.OpEnv: func(c *conn, b []byte) (proto.Message, error) {
+		var m proto.Env
+		if err := proto.Decode(b, &m); err != nil {
+			return nil, err
+		}
+		undo, err := c.s.setEnv(&m)
+		if err != nil {
+			return nil, err
+		}
+		return undo, nil
+	},
 	proto.OpProcesses: func(c *conn, b []byte) (proto.Message, error) {
 		return c.s.list(), nil
 	},

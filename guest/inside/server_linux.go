@@ -26,7 +26,8 @@ const (
 	maxEnded     = 256      // ended detached processes that are remembered; the oldest are dropped
 	maxRing      = 16 << 20 // bytes of output kept of one detached process
 	defaultRing  = 1 << 20
-	maxName      = 256 // bytes of a detached process's name
+	maxName      = 256     // bytes of a detached process's name
+	maxEnv       = 1 << 20 // bytes that "env" may make the environment long; Linux takes twice that with the arguments
 )
 
 // Config says how a Server behaves. The zero Config serves as it is.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -30,8 +31,11 @@ func TestContract(t *testing.T) {
 			c := sandboxtest.Config{
 				Patience: 10 * time.Second,
 				New:      func(t *testing.T) sandbox.Runtime { return newJails(t, mode) },
-				Cannot:   map[string]string{"ExpiredIsRemoved": "a guest does not know when its sandbox expires"},
-				Listen:   func(port int) []string { return []string{"/guest", "echo", strconv.Itoa(port)} },
+				Cannot: map[string]string{
+					"ExpiredIsRemoved": "a guest does not know when its sandbox expires",
+					"UpdateExpires":    "a guest does not know when its sandbox expires",
+				},
+				Listen: func(port int) []string { return []string{"/guest", "echo", strconv.Itoa(port)} },
 			}
 			sandboxtest.Run(t, c)
 		})
@@ -190,7 +194,9 @@ type jail struct {
 	client  *guest.Client
 	cmd     *exec.Cmd
 
-	mu      sync.Mutex
+	updating sync.Mutex // one Update after the other
+
+	mu      sync.Mutex // also guards spec.Labels and spec.Expires
 	removed bool
 }
 
@@ -209,7 +215,9 @@ func (j *jail) Info(ctx context.Context) (sandbox.Info, error) {
 	if err := ctx.Err(); err != nil {
 		return sandbox.Info{}, err
 	}
+	j.mu.Lock()
 	s := j.spec
+	j.mu.Unlock()
 	i := sandbox.Info{ID: j.id, State: sandbox.Running, Backend: "jail", Image: "jail", User: "root", Workdir: "/workspace", Network: sandbox.NetworkOff,
 		Labels: s.Labels, Created: j.created, Expires: s.Expires, Limits: s.Limits, Mounts: s.Mounts, ReadOnlyRoot: s.ReadOnlyRoot, Kept: map[string]string{}}
 	if s.User != "" {
@@ -248,6 +256,29 @@ func (j *jail) Remove(ctx context.Context) error {
 	j.cmd.Process.Kill()
 	j.cmd.Wait()
 	j.client.Close()
+	return nil
+}
+
+func (j *jail) Update(ctx context.Context, c sandbox.Change) error {
+	if err := errors.Join(c.Check(), c.CheckBackend()); err != nil {
+		return err
+	}
+	j.updating.Lock()
+	defer j.updating.Unlock()
+	if err := j.gone(); err != nil {
+		return err
+	}
+	if _, _, err := j.client.SetEnv(ctx, c.Env, nil); err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if c.Labels != nil {
+		j.spec.Labels = maps.Clone(c.Labels)
+	}
+	if c.Expires != nil {
+		j.spec.Expires = *c.Expires
+	}
 	return nil
 }
 

@@ -39,6 +39,7 @@ const (
 	OpWait      Op = 17
 	OpOutput    Op = 18
 	OpForget    Op = 19
+	OpEnv       Op = 20
 
 	OpOpen   Op = 30
 	OpCreate Op = 31

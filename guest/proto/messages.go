@@ -313,6 +313,18 @@ func (m *Outputs) Fields(c *Coder) {
 	c.Sub(&m.Exit)
 }
 
+// Env changes the environment of processes that are started later: adds Env,
+// then takes the variables Without out of it. Its answer is what undoes that.
+type Env struct {
+	Env     []string // "name=value"
+	Without []string // names
+}
+
+func (m *Env) Fields(c *Coder) {
+	c.Strs(&m.Env)
+	c.Strs(&m.Without)
+}
+
 // Path names a file. Paths are bytes, not text.
 type Path struct{ Path string }
 

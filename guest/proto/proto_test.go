@@ -28,6 +28,7 @@ func all() []Message {
 		&Processes{[]Process{{Proc: 1, PID: 2, Args: []string{"a"}, Started: 3, Ended: 4, Cursor: 5, Dropped: 6, Exit: x, Name: "n"}, {Proc: 9}}},
 		&Output{1, -1, 2, 3},
 		&Outputs{[]Chunk{{true, []byte("x")}, {false, []byte("y")}}, 1, 2, true, x},
+		&Env{[]string{"A=\xff", "B="}, []string{"C"}},
 		&Path{"/p\x00"},
 		&e,
 		&Opened{5, e},

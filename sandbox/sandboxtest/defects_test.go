@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"iter"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path"
@@ -40,6 +41,7 @@ type defect struct {
 	pause   func(sb full, ctx context.Context) error
 	output  func(o sandbox.Output) sandbox.Output
 	listed  func(ps []sandbox.ProcessInfo)
+	update  func(sb full, ctx context.Context, c sandbox.Change) error
 	attach  func(sb full, ctx context.Context, id sandbox.ProcessID, opt sandbox.AttachOptions) (sandbox.Process, error)
 	started func(sb full, ctx context.Context, cmd sandbox.Cmd, opt sandbox.DetachOptions) (sandbox.ProcessID, error)
 }
@@ -51,6 +53,7 @@ type full interface {
 	sandbox.Dialer
 	sandbox.Meter
 	sandbox.Detacher
+	sandbox.Updater
 }
 
 type brokenRuntime struct {
@@ -137,6 +140,13 @@ func (s brokenSandbox) Output(ctx context.Context, id sandbox.ProcessID, cursor 
 		o = s.d.output(o)
 	}
 	return o, err
+}
+
+func (s brokenSandbox) Update(ctx context.Context, c sandbox.Change) error {
+	if s.d.update != nil {
+		return s.d.update(s.full, ctx, c)
+	}
+	return s.full.Update(ctx, c)
 }
 
 func (s brokenSandbox) Processes(ctx context.Context) ([]sandbox.ProcessInfo, error) {
@@ -1099,6 +1109,112 @@ var defects = []defect{
 		},
 	},
 	{
+		name:  "Update changes nothing",
+		fails: []string{"UpdateExpires", "UpdateLabels", "UpdateEnv", "UpdateOfTheGone"},
+		update: func(sb full, _ context.Context, c sandbox.Change) error {
+			if err := c.Check(); err != nil {
+				return err
+			}
+			return c.CheckBackend()
+		},
+	},
+	{
+		name:  "a new end is shown and not kept",
+		fails: []string{"UpdateExpires"},
+		update: func(sb full, ctx context.Context, c sandbox.Change) error {
+			if c.Expires != nil && !c.Expires.IsZero() && time.Until(*c.Expires) < 10*time.Minute {
+				c.Expires = new(time.Now().Add(time.Hour))
+			}
+			return sb.Update(ctx, c)
+		},
+	},
+	{
+		name:  "an end cannot be taken away",
+		fails: []string{"UpdateExpires"},
+		update: func(sb full, ctx context.Context, c sandbox.Change) error {
+			if c.Expires != nil && c.Expires.IsZero() {
+				c.Expires = nil
+			}
+			return sb.Update(ctx, c)
+		},
+	},
+	{
+		name:  "labels are added to those there are",
+		fails: []string{"UpdateLabels"},
+		update: func(sb full, ctx context.Context, c sandbox.Change) error {
+			if i, err := sb.Info(ctx); err == nil && c.Labels != nil {
+				maps.Copy(i.Labels, c.Labels)
+				c.Labels = i.Labels
+			}
+			return sb.Update(ctx, c)
+		},
+	},
+	{
+		name:  "labels that are not mentioned go",
+		fails: []string{"UpdateLabels", "UpdateEnv"},
+		update: func(sb full, ctx context.Context, c sandbox.Change) error {
+			if c.Labels == nil {
+				c.Labels = map[string]string{}
+			}
+			return sb.Update(ctx, c)
+		},
+	},
+	{
+		name:  "an environment that is added is shown",
+		fails: []string{"UpdateEnv"},
+		update: func(sb full, ctx context.Context, c sandbox.Change) error {
+			if i, err := sb.Info(ctx); err == nil && len(c.Env) > 0 {
+				c.Labels = maps.Clone(c.Env)
+				maps.Copy(c.Labels, i.Labels)
+			}
+			return sb.Update(ctx, c)
+		},
+	},
+	{
+		name:  "what is added to the environment beats the command's own",
+		fails: []string{"UpdateEnv"},
+		update: func(sb full, ctx context.Context, c sandbox.Change) error {
+			updated.Store(sb.ID(), c.Env)
+			return sb.Update(ctx, c)
+		},
+		start: func(sb full, ctx context.Context, cmd sandbox.Cmd) (sandbox.Process, error) {
+			if env, ok := updated.Load(sb.ID()); ok {
+				cmd.Env = maps.Clone(cmd.Env)
+				if cmd.Env == nil {
+					cmd.Env = make(map[string]string)
+				}
+				maps.Copy(cmd.Env, env.(map[string]string))
+			}
+			return sb.Start(ctx, cmd)
+		},
+	},
+	{
+		name:  "an update is made as far as it goes",
+		fails: []string{"UpdateIsAllOrNothing"},
+		update: func(sb full, ctx context.Context, c sandbox.Change) error {
+			err := sb.Update(ctx, c)
+			if err != nil {
+				sb.Update(ctx, sandbox.Change{Labels: c.Labels})
+				sb.Update(ctx, sandbox.Change{Env: c.Env})
+			}
+			return err
+		},
+	},
+	{
+		name:  "updates mix",
+		fails: []string{"UpdatesComeOneAfterTheOther"},
+		update: func(sb full, ctx context.Context, c sandbox.Change) error {
+			if len(c.Env) == 0 || c.Labels == nil || c.Check() != nil || c.CheckBackend() != nil {
+				return sb.Update(ctx, c)
+			}
+			if err := sb.Update(ctx, sandbox.Change{Labels: c.Labels}); err != nil {
+				return err
+			}
+			time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
+			return sb.Update(ctx, sandbox.Change{Env: c.Env})
+		},
+	},
+	{
 		name:  "what is dropped is not told",
 		fails: []string{"DetachedRingDropsTheOldest"},
 		output: func(o sandbox.Output) sandbox.Output {
@@ -1141,6 +1257,10 @@ var defects = []defect{
 
 // everListed is what the defect "Remove leaves the sandbox in the list" shows.
 var everListed sync.Map
+
+// updated is what the defect "what is added to the environment beats the
+// command's own" remembers.
+var updated sync.Map
 
 // forever is a Reader that blocks.
 type forever struct{}

@@ -85,7 +85,7 @@ type claim struct {
 }
 
 func claims() []claim {
-	return slices.Concat(runtimeClaims, processClaims, controlClaims, treeClaims, terminalClaims, fileClaims, linkClaims, detachClaims, abilityClaims, keeperClaims)
+	return slices.Concat(runtimeClaims, processClaims, controlClaims, treeClaims, terminalClaims, fileClaims, linkClaims, detachClaims, abilityClaims, updateClaims, keeperClaims)
 }
 
 // soak asks for the long forms: the same claims, and where they race against
