@@ -95,6 +95,7 @@ func (rt *Runtime) handOut(ctx context.Context, r *ready, q *request) (_ sandbox
 		r.of.hits++
 		r.of.note(now)
 		rt.stats.Hits++
+		rt.handed = now
 		delete(rt.held, id)
 		rt.known[id] = now.UTC().Round(0)
 		return &taken{Sandbox: sb, rt: rt, created: rt.known[id]}, false, nil

@@ -59,6 +59,7 @@ const (
 	RoomPause  = roomPause
 	CheckEvery = checkEvery
 	Polite     = polite
+	Lull       = lull
 	HandTime   = handTime
 	FirstPause = firstPause
 	LastPause  = lastPause

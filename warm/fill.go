@@ -78,7 +78,7 @@ func (rt *Runtime) plan(now time.Time) (do func(), sleep time.Duration) {
 	if len(rt.known) >= rt.sweepAt {
 		return rt.sweep, 0
 	}
-	if next != nil && due(rt.roomAt) && due(rt.turnLocked(now)) {
+	if next != nil && due(rt.roomAt) && due(rt.turnLocked(next, now)) {
 		return func() { rt.fill(next) }, 0
 	}
 	return nil, sleep
@@ -99,13 +99,18 @@ func empty(d *demand) int { return 1 - min(1, len(d.ready)) }
 
 func missing(d *demand) int { return max(0, d.pinned-len(d.ready)) }
 
-// turnLocked is when the filler may begin with the next: now, or while
-// requests are waiting for theirs, when they have held it up long enough.
-func (rt *Runtime) turnLocked(now time.Time) time.Time {
-	if rt.cold == 0 {
-		return now
+// turnLocked is when the filler may begin with the next one for d. While
+// requests wait for theirs, that is when they have held it up long enough. Else
+// it is now, unless there are still some for d: then what somebody has just got
+// is left alone with the machine for its first moments.
+func (rt *Runtime) turnLocked(d *demand, now time.Time) time.Time {
+	switch {
+	case rt.cold > 0:
+		return rt.since.Add(polite)
+	case 2*len(d.ready) >= d.want:
+		return rt.handed.Add(lull)
 	}
-	return rt.since.Add(polite)
+	return now
 }
 
 // fill makes one for d.
@@ -117,7 +122,7 @@ func (rt *Runtime) fill(d *demand) {
 	}
 	f := &fill{of: d, began: time.Now(), done: make(chan struct{})}
 	rt.mu.Lock()
-	if rt.turnLocked(f.began).After(f.began) || rt.closed {
+	if rt.turnLocked(d, f.began).After(f.began) || rt.closed {
 		rt.mu.Unlock()
 		return
 	}

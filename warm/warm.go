@@ -113,6 +113,7 @@ const (
 	roomPause  = 5 * time.Second        // between two questions whether there is room
 	checkEvery = time.Minute            // between two looks whether a ready one lives
 	polite     = time.Second            // how long requests under way may hold up the making
+	lull       = 20 * time.Millisecond  // between handing one out and making another, if there are more
 	firstPause = 500 * time.Millisecond // after an error; doubled with each that follows
 	lastPause  = time.Minute
 )
@@ -141,6 +142,7 @@ type Runtime struct {
 	buried  map[sandbox.ID]bool      // what left held for good while a List was under way
 	cold    int                      // requests under way that have to wait for theirs
 	since   time.Time                // when the first of them began, or last let the filler pass
+	handed  time.Time                // when somebody last got a ready one
 	roomAt  time.Time                // when to ask for room again
 	noRoom  error
 	stats   Stats // its counters

@@ -18,24 +18,30 @@ import (
 	"github.com/atoll-run/atoll/warm"
 )
 
+// rest lets the filler do what there is to do now.
+func rest() {
+	time.Sleep(warm.Lull)
+	synctest.Wait()
+}
+
 func TestKeepsWhatIsAskedForTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
 		rt := newRuntime(t, b, warm.Config{})
 		create(t, rt, image)
-		synctest.Wait()
+		rest()
 		wantStats(t, rt, warm.Stats{Misses: 1})
 		create(t, rt, image)
-		synctest.Wait()
+		rest()
 		wantStats(t, rt, warm.Stats{Ready: 1, Misses: 2, Filled: 1})
 		create(t, rt, image)
-		synctest.Wait()
+		rest()
 		wantStats(t, rt, warm.Stats{Ready: 2, Hits: 1, Misses: 2, Filled: 3})
 
 		for i := range 20 {
 			create(t, rt, sandbox.Spec{Image: fmt.Sprint("other-", i)})
 		}
-		synctest.Wait()
+		rest()
 		wantStats(t, rt, warm.Stats{Ready: 2, Hits: 1, Misses: 22, Filled: 3})
 	})
 }
@@ -50,7 +56,7 @@ func TestRequestsOutsideTheWindowDoNotCount(t *testing.T) {
 		wantStats(t, rt, warm.Stats{Misses: 10})
 		create(t, rt, image)
 		create(t, rt, image)
-		synctest.Wait()
+		rest()
 		wantStats(t, rt, warm.Stats{Ready: 1, Misses: 12, Filled: 1})
 	})
 }
@@ -62,18 +68,18 @@ func TestGoesWhenNobodyAsksAnyMore(t *testing.T) {
 		var mine []sandbox.Sandbox
 		for range 5 {
 			mine = append(mine, create(t, rt, image))
-			synctest.Wait()
+			rest()
 		}
 		if s := rt.Stats(); s.Ready != 4 || len(b.ids(t)) != 9 {
 			t.Fatalf("%d are ready, %d live", s.Ready, len(b.ids(t)))
 		}
 		time.Sleep(hour - time.Second)
-		synctest.Wait()
+		rest()
 		if s := rt.Stats(); s.Ready != 4 {
 			t.Errorf("%d are ready before the window has passed, want 4", s.Ready)
 		}
 		time.Sleep(2 * time.Second)
-		synctest.Wait()
+		rest()
 		if s := rt.Stats(); s.Ready != 0 || len(s.Specs) != 0 || s.Dropped != 4 || len(b.ids(t)) != 5 {
 			t.Errorf("%+v, %d live; want none ready and the 5 that were handed out", s, len(b.ids(t)))
 		}
@@ -87,7 +93,7 @@ func TestWhatBelongsToARequestIsGivenAfterwards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
 		rt := newRuntime(t, b, warm.Config{Specs: []warm.Pin{{Spec: image}}})
-		synctest.Wait()
+		rest()
 		want := time.Now().Add(hour)
 		spec := image
 		spec.Env, spec.Labels, spec.Expires = map[string]string{"SECRET": "mine"}, map[string]string{"a": "1"}, want
@@ -106,7 +112,7 @@ func TestWhatBelongsToARequestIsGivenAfterwards(t *testing.T) {
 		if l := listed(t, rt)[sb.ID()]; !reflect.DeepEqual(l, i) {
 			t.Errorf("List says %+v, Info %+v", l, i)
 		}
-		synctest.Wait()
+		rest()
 		for _, s := range b.created() {
 			if s.Env != nil || s.Labels != nil || !s.Expires.IsZero() {
 				t.Errorf("one was made ready with %+v", s)
@@ -124,7 +130,7 @@ func TestOnlyTheSameSpecMatches(t *testing.T) {
 	base := sandbox.Spec{Image: "some", Limits: sandbox.Limits{PIDs: 100}, Require: []sandbox.Property{sandbox.KillTree}}
 	synctest.Test(t, func(t *testing.T) {
 		rt := newRuntime(t, newBackend(t), warm.Config{After: -1, Max: 1, Specs: []warm.Pin{{Spec: base}}})
-		synctest.Wait()
+		rest()
 		for what, change := range map[string]func(*sandbox.Spec){
 			"backend":        func(s *sandbox.Spec) { s.Backend = "memory" },
 			"image":          func(s *sandbox.Spec) { s.Image = "other" },
@@ -215,7 +221,7 @@ func TestHiddenUntilHandedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
 		rt := newRuntime(t, b, warm.Config{Specs: []warm.Pin{{Spec: image, N: 3}}})
-		synctest.Wait()
+		rest()
 		hidden := b.ids(t)
 		if len(hidden) != 3 || len(listed(t, rt)) != 0 {
 			t.Fatalf("%d live, List shows %v", len(hidden), listed(t, rt))
@@ -263,7 +269,7 @@ func TestHiddenWhileItIsMade(t *testing.T) {
 			}
 			time.Sleep(2 * time.Minute)
 			rt := newRuntime(t, b, warm.Config{Max: 1, Specs: []warm.Pin{{Spec: image}}})
-			synctest.Wait()
+			rest()
 			other := create(t, rt, sandbox.Spec{Image: "other"})
 			made, on := make(chan sandbox.ID), make(chan struct{})
 			b.set(func() {
@@ -284,7 +290,7 @@ func TestHiddenWhileItIsMade(t *testing.T) {
 			var wg sync.WaitGroup
 			wg.Go(func() { all = listed(t, rt) })
 			wg.Go(func() { _, opened = rt.Open(t.Context(), id) })
-			synctest.Wait()
+			rest()
 			if all != nil || opened != nil {
 				t.Errorf("List shows %v, Open says %v, before it is known whose %s is", all, opened, id)
 			}
@@ -314,7 +320,7 @@ func TestListDoesNotShowWhatItReadBefore(t *testing.T) {
 		b := newBackend(t)
 		rt := newRuntime(t, b, warm.Config{MaxAge: hour, Specs: []warm.Pin{{Spec: image, N: 3}}})
 		mine := create(t, rt, sandbox.Spec{Image: "other"}).ID()
-		synctest.Wait()
+		rest()
 		for i, err := range rt.List(t.Context()) {
 			if err != nil || i.ID != mine {
 				t.Errorf("List yields %s, %v; want %s alone", i.ID, err, mine)
@@ -380,7 +386,7 @@ func TestDiedWhileReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
 		rt := newRuntime(t, b, warm.Config{Specs: []warm.Pin{{Spec: image, N: 3}}})
-		synctest.Wait()
+		rest()
 		first := b.ids(t)
 		var killed []sandbox.ID
 		for id := range first {
@@ -404,7 +410,7 @@ func TestDiedWhileReady(t *testing.T) {
 		if r, err := sandbox.Capture(t.Context(), create(t, rt, image), 100, sandbox.Cmd{Args: []string{"echo", "x"}}); err != nil || string(r.Stdout) != "x\n" {
 			t.Errorf("with all of them dead: %q, %v", r.Stdout, err)
 		}
-		synctest.Wait()
+		rest()
 		wantStats(t, rt, warm.Stats{Ready: 3, Hits: 1, Misses: 1, Filled: 9, Dropped: 5})
 	})
 }
@@ -413,12 +419,12 @@ func TestTheDeadAreFoundAndReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
 		rt := newRuntime(t, b, warm.Config{MaxAge: hour, Specs: []warm.Pin{{Spec: image, N: 3}}})
-		synctest.Wait()
+		rest()
 		for id := range b.ids(t) {
 			b.kill(t, id)
 		}
 		time.Sleep(warm.CheckEvery + time.Second)
-		synctest.Wait()
+		rest()
 		wantStats(t, rt, warm.Stats{Ready: 3, Filled: 6, Dropped: 3})
 		if n := len(b.ids(t)); n != 3 || rt.Held() != 3 {
 			t.Errorf("%d live, %d are hidden", n, rt.Held())
@@ -438,14 +444,14 @@ func TestOldOnesAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
 		rt := newRuntime(t, b, warm.Config{MaxAge: hour, Specs: []warm.Pin{{Spec: image, N: 2}}})
-		synctest.Wait()
+		rest()
 		old := b.ids(t)
 		time.Sleep(hour - time.Second)
 		if !maps.Equal(b.ids(t), old) {
 			t.Errorf("they were replaced before their time")
 		}
 		time.Sleep(2 * time.Second)
-		synctest.Wait()
+		rest()
 		wantStats(t, rt, warm.Stats{Ready: 2, Filled: 4, Dropped: 2})
 		for id := range b.ids(t) {
 			if old[id] {
@@ -460,7 +466,7 @@ func TestOldOnesAreNotHandedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
 		rt := newRuntime(t, b, warm.Config{MaxAge: hour, Specs: []warm.Pin{{Spec: image, N: 2}}})
-		synctest.Wait()
+		rest()
 		old := b.ids(t)
 		block := make(chan struct{})
 		b.set(func() { b.remove = func(context.Context, sandbox.ID) error { <-block; return nil } })
@@ -485,7 +491,7 @@ func TestFailedUpdateMakesAnother(t *testing.T) {
 		b := newBackend(t)
 		b.set(func() { b.update = refuse(sandbox.Errorf(sandbox.Internal, "", "it broke")) })
 		rt := newRuntime(t, b, warm.Config{Specs: []warm.Pin{{Spec: image}}})
-		synctest.Wait()
+		rest()
 		ready := b.ids(t)
 		spec := image
 		spec.Labels = map[string]string{"a": "1"}
@@ -493,7 +499,7 @@ func TestFailedUpdateMakesAnother(t *testing.T) {
 		if ready[sb.ID()] || info(t, sb).Labels["a"] != "1" {
 			t.Errorf("got %s with %v", sb.ID(), info(t, sb).Labels)
 		}
-		synctest.Wait()
+		rest()
 		wantStats(t, rt, warm.Stats{Ready: 1, Misses: 1, Filled: 2, Dropped: 1})
 		for id := range b.ids(t) {
 			if ready[id] {
@@ -518,7 +524,7 @@ func TestUnsupportedUpdateKeepsTheReadyOne(t *testing.T) {
 				}
 			})
 			rt := newRuntime(t, b, warm.Config{Max: 2, Specs: []warm.Pin{{Spec: image}}})
-			synctest.Wait()
+			rest()
 			ready := b.ids(t)
 			changed := image
 			changed.Labels = map[string]string{"a": "1"}
@@ -527,7 +533,7 @@ func TestUnsupportedUpdateKeepsTheReadyOne(t *testing.T) {
 					t.Errorf("got %s with %v", sb.ID(), info(t, sb).Labels)
 				}
 			}
-			synctest.Wait()
+			rest()
 			wantStats(t, rt, warm.Stats{Ready: 1, Misses: 5, Filled: 1})
 			if sb := create(t, rt, image); !ready[sb.ID()] {
 				t.Errorf("got %s, want the ready one", sb.ID())
@@ -539,7 +545,7 @@ func TestUnsupportedUpdateKeepsTheReadyOne(t *testing.T) {
 			for range 5 {
 				create(t, rt, sandbox.Spec{Image: "other", Labels: changed.Labels})
 			}
-			synctest.Wait()
+			rest()
 			if s := rt.Stats(); bare && len(s.Specs) != 1 {
 				t.Errorf("%+v", s.Specs)
 			}
@@ -551,7 +557,7 @@ func TestWrongChangeCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
 		rt := newRuntime(t, b, warm.Config{Specs: []warm.Pin{{Spec: image}}})
-		synctest.Wait()
+		rest()
 		for field, change := range map[string]func(*sandbox.Spec){
 			"env":     func(s *sandbox.Spec) { s.Env = map[string]string{"A=B": "x"} },
 			"labels":  func(s *sandbox.Spec) { s.Labels = map[string]string{"": "x"} },
@@ -565,7 +571,7 @@ func TestWrongChangeCostsNothing(t *testing.T) {
 				t.Errorf("a wrong %s: %v", field, err)
 			}
 		}
-		synctest.Wait()
+		rest()
 		wantStats(t, rt, warm.Stats{Ready: 1, Misses: 3, Filled: 1})
 	})
 }
@@ -578,7 +584,7 @@ func TestWhatCannotBeMadeIsNotKept(t *testing.T) {
 				t.Errorf("Create: %v", err)
 			}
 		}
-		synctest.Wait()
+		rest()
 		if s := rt.Stats(); len(s.Specs) != 0 || s.Filled+s.Failed != 0 || s.Misses != 5 {
 			t.Errorf("%+v", s)
 		}
@@ -592,16 +598,16 @@ func TestMountsAreKeptOnlyIfPinned(t *testing.T) {
 		for range 5 {
 			create(t, rt, spec)
 		}
-		synctest.Wait()
+		rest()
 		wantStats(t, rt, warm.Stats{Misses: 5})
 	})
 	synctest.Test(t, func(t *testing.T) {
 		rt := newRuntime(t, newBackend(t), warm.Config{After: 1, Specs: []warm.Pin{{Spec: spec}}})
 		for range 5 {
-			synctest.Wait()
+			rest()
 			create(t, rt, spec)
 		}
-		synctest.Wait()
+		rest()
 		wantStats(t, rt, warm.Stats{Ready: 1, Hits: 5, Filled: 6})
 	})
 }
@@ -622,7 +628,7 @@ func TestSharesByDemand(t *testing.T) {
 		ask := func(s sandbox.Spec, n int) {
 			for range n {
 				create(t, rt, s)
-				synctest.Wait()
+				rest()
 			}
 		}
 		ask(a, 9)
@@ -647,7 +653,7 @@ func TestSharesByDemand(t *testing.T) {
 			t.Errorf("all are asked for; ready are %v", got)
 		}
 		time.Sleep(hour/2 + time.Second)
-		synctest.Wait()
+		rest()
 		if got := ready(rt); got["c"] != 4 || got["a"]+got["b"] != 0 {
 			t.Errorf("nobody asks for a and b any more; ready are %v", got)
 		}
@@ -665,7 +671,7 @@ func TestManyInTurnsAreNotTurnedOver(t *testing.T) {
 		for range 20 {
 			for i := range 10 {
 				create(t, rt, sandbox.Spec{Image: fmt.Sprint("image-", i)})
-				synctest.Wait()
+				rest()
 			}
 		}
 		s := rt.Stats()
@@ -680,14 +686,14 @@ func TestPinnedAreKeptWhateverIsAskedFor(t *testing.T) {
 		rt := newRuntime(t, newBackend(t), warm.Config{Max: 3, Specs: []warm.Pin{{Spec: image}, {Spec: image}}})
 		for range 20 {
 			create(t, rt, sandbox.Spec{Image: "loud"})
-			synctest.Wait()
+			rest()
 		}
 		s := rt.Stats()
 		if s.Ready != 3 || s.Specs[0].Spec.Image != "some" || s.Specs[0].Pinned != 2 || s.Specs[0].Ready != 2 || s.Specs[1].Ready != 1 {
 			t.Errorf("%+v", s)
 		}
 		time.Sleep(24 * hour)
-		synctest.Wait()
+		rest()
 		if s := rt.Stats(); s.Ready != 2 || s.Specs[0].Ready != 2 {
 			t.Errorf("a day later: %+v", s)
 		}
@@ -700,11 +706,11 @@ func TestFewSpecsAreRemembered(t *testing.T) {
 		for range 3 {
 			create(t, rt, image)
 		}
-		synctest.Wait()
+		rest()
 		for i := range 3 * warm.MaxSpecs {
 			create(t, rt, sandbox.Spec{Image: fmt.Sprint("once-", i)})
 		}
-		synctest.Wait()
+		rest()
 		if n := rt.Specs(); n != warm.MaxSpecs {
 			t.Errorf("%d are remembered, want %d", n, warm.MaxSpecs)
 		}
@@ -753,12 +759,12 @@ func TestBacksOff(t *testing.T) {
 			t.Errorf("%+v; want the other one ready", s)
 		}
 		time.Sleep(warm.LastPause)
-		synctest.Wait()
+		rest()
 		if s := rt.Stats(); s.Ready != 2 || s.Stalled != "" {
 			t.Errorf("mended: %+v", s)
 		}
 		create(t, rt, sandbox.Spec{Image: "broken"})
-		synctest.Wait()
+		rest()
 		if s := rt.Stats(); s.Ready != 2 {
 			t.Errorf("after a success it still waits: %+v", s)
 		}
@@ -788,7 +794,7 @@ func TestNoRoomNoFill(t *testing.T) {
 		}
 		full.Store(false)
 		time.Sleep(warm.RoomPause)
-		synctest.Wait()
+		rest()
 		if s := rt.Stats(); s.Ready != 2 || s.Stalled != "" {
 			t.Errorf("with room: %+v", s)
 		}
@@ -814,16 +820,16 @@ func TestRequestsGoFirst(t *testing.T) {
 		})
 		var wg sync.WaitGroup
 		rt := newRuntime(t, b, warm.Config{After: -1, Specs: []warm.Pin{{Spec: image}}})
-		synctest.Wait()
+		rest()
 		wg.Go(func() { create(t, rt, slow) })
-		synctest.Wait()
+		rest()
 		create(t, rt, image)
-		synctest.Wait()
+		rest()
 		if s := rt.Stats(); s.Ready != 0 || s.Hits != 1 {
 			t.Errorf("%+v; want none made while a request waits", s)
 		}
 		wg.Wait()
-		synctest.Wait()
+		rest()
 		if s := rt.Stats(); s.Ready != 1 {
 			t.Errorf("%+v; want one made as soon as nobody waits", s)
 		}
@@ -847,6 +853,32 @@ func TestRequestsGoFirst(t *testing.T) {
 		wg.Wait()
 		if n := rt.Stats().Filled - before; n < 8 || n > 11 {
 			t.Errorf("%d were made in ten seconds, want one a second", n)
+		}
+	})
+}
+
+// TestLeavesTheMachineToWhoGotOne: the next is made a moment later, unless
+// there are few left.
+func TestLeavesTheMachineToWhoGotOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := newRuntime(t, newBackend(t), warm.Config{Specs: []warm.Pin{{Spec: image, N: 4}}})
+		rest()
+		for _, want := range []int{3, 2, 2} { // the third leaves one, and so has another made
+			create(t, rt, image)
+			synctest.Wait()
+			if n := rt.Stats().Ready; n != want {
+				t.Errorf("%d are ready, want %d", n, want)
+			}
+		}
+		time.Sleep(warm.Lull - 1)
+		synctest.Wait()
+		if n := rt.Stats().Ready; n != 2 {
+			t.Errorf("%d are ready, want 2", n)
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		if n := rt.Stats().Ready; n != 4 {
+			t.Errorf("%d are ready, want 4", n)
 		}
 	})
 }
@@ -875,9 +907,9 @@ func TestCloseRemovesWhatIsReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
 		rt := newRuntime(t, b, warm.Config{Specs: []warm.Pin{{Spec: image, N: 4}}})
-		synctest.Wait()
+		rest()
 		mine := create(t, rt, image).ID()
-		synctest.Wait()
+		rest()
 		ready := b.ids(t)
 		delete(ready, mine)
 		if err := rt.Close(); err != nil {
@@ -907,7 +939,7 @@ func TestCloseSaysWhatItCouldNotRemove(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		synctest.Wait()
+		rest()
 		var id sandbox.ID
 		for id = range b.ids(t) {
 		}
@@ -937,14 +969,14 @@ func TestCloseWhileFilling(t *testing.T) {
 			})
 			var left map[sandbox.ID]bool
 			rt := newRuntime(t, &backend{Runtime: &peek{b, func() { left = b.ids(t) }}}, warm.Config{Specs: []warm.Pin{{Spec: image, N: 3}}})
-			synctest.Wait()
+			rest()
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				if err := rt.Close(); err != nil {
 					t.Errorf("Close: %v", err)
 				}
 			})
-			synctest.Wait()
+			rest()
 			if left != nil {
 				t.Error("the Runtime below was closed while one was being made")
 			}
@@ -977,15 +1009,15 @@ func TestCloseWaitsForWhatIsBeingHandedOut(t *testing.T) {
 		on := make(chan struct{})
 		b.set(func() { b.update = func(context.Context, sandbox.ID, sandbox.Change) error { <-on; return nil } })
 		rt := newRuntime(t, b, warm.Config{Specs: []warm.Pin{{Spec: image}}})
-		synctest.Wait()
+		rest()
 		spec := image
 		spec.Labels = map[string]string{"a": "1"}
 		var got, closed error
 		var wg sync.WaitGroup
 		wg.Go(func() { _, got = rt.Create(t.Context(), spec) })
-		synctest.Wait()
+		rest()
 		wg.Go(func() { closed = rt.Close() })
-		synctest.Wait()
+		rest()
 		close(on)
 		wg.Wait()
 		if got != nil || closed != nil {
@@ -999,7 +1031,7 @@ func TestCancelledCreateTakesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
 		rt := newRuntime(t, b, warm.Config{Specs: []warm.Pin{{Spec: image, N: 2}}})
-		synctest.Wait()
+		rest()
 		ready := b.ids(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -1014,7 +1046,7 @@ func TestCancelledCreateTakesNothing(t *testing.T) {
 			t.Errorf("Create: %v", err)
 		}
 		b.set(func() { b.open = nil })
-		synctest.Wait()
+		rest()
 		wantStats(t, rt, warm.Stats{Ready: 2, Filled: 2})
 		if !maps.Equal(b.ids(t), ready) {
 			t.Errorf("%v live, want %v", b.ids(t), ready)
@@ -1030,7 +1062,7 @@ func TestCancelledCreateTakesNothing(t *testing.T) {
 		if _, err := rt.Create(ctx, spec); !errors.Is(err, context.Canceled) {
 			t.Errorf("Create: %v", err)
 		}
-		synctest.Wait()
+		rest()
 		wantStats(t, rt, warm.Stats{Ready: 2, Filled: 3, Dropped: 1})
 		if len(listed(t, rt)) != 0 || len(b.ids(t)) != 2 || maps.Equal(b.ids(t), ready) {
 			t.Errorf("%v live, were %v", b.ids(t), ready)
@@ -1044,7 +1076,7 @@ func TestHangingBackendHoldsNobodyUpForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
 		rt := newRuntime(t, b, warm.Config{Specs: []warm.Pin{{Spec: image, N: 4}}})
-		synctest.Wait()
+		rest()
 		b.set(func() { b.open = func(ctx context.Context, _ sandbox.ID) error { <-ctx.Done(); return ctx.Err() } })
 		start := time.Now()
 		create(t, rt, image)
@@ -1059,7 +1091,7 @@ func TestRemovalIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
 		rt := newRuntime(t, b, warm.Config{MaxAge: hour, Specs: []warm.Pin{{Spec: image}}})
-		synctest.Wait()
+		rest()
 		var tries atomic.Int32
 		b.set(func() {
 			b.remove = func(context.Context, sandbox.ID) error {
@@ -1089,7 +1121,7 @@ func TestForgetsWhatIsGone(t *testing.T) {
 		for range 3 * warm.MinSweep {
 			b.kill(t, create(t, rt, sandbox.Spec{Image: "other"}).ID())
 		}
-		synctest.Wait()
+		rest()
 		if n := rt.Known(); n > warm.MinSweep {
 			t.Errorf("%d are remembered, though %d live", n, len(listed(t, rt)))
 		}
@@ -1108,7 +1140,7 @@ func TestShowsWhatWasThereBefore(t *testing.T) {
 			t.Fatal(err)
 		}
 		rt := newRuntime(t, b, warm.Config{Specs: []warm.Pin{{Spec: image}}})
-		synctest.Wait()
+		rest()
 		if all := listed(t, rt); len(all) != 1 || all[old.ID()].ID == "" {
 			t.Errorf("List shows %v", all)
 		}
@@ -1161,7 +1193,7 @@ func TestNamedAreNotKept(t *testing.T) {
 			create(t, rt, sandbox.Spec{Name: "mine"})
 			create(t, rt, sandbox.Spec{ID: "abcdefgh"})
 		}
-		synctest.Wait()
+		rest()
 		if s := rt.Stats(); s.Filled+s.Failed != 0 || len(s.Specs) != 0 {
 			t.Errorf("%+v", s)
 		}
@@ -1187,7 +1219,7 @@ func TestAbilitiesOfWhatHasNone(t *testing.T) {
 		b := newBackend(t)
 		b.bare = true
 		rt := newRuntime(t, b, warm.Config{Specs: []warm.Pin{{Spec: image}}})
-		synctest.Wait()
+		rest()
 		ctx := t.Context()
 		sb := create(t, rt, image)
 		d := sb.(sandbox.Detacher)
