@@ -63,6 +63,7 @@ var layers = map[string]layer{
 
 	// What agents do inside, written once over the words.
 	"tool":       {imports: []string{"sandbox"}, tests: []string{"backend/memory"}},
+	"tool/job":   {imports: []string{"sandbox"}, tests: []string{"backend/memory", "backend/linux"}},
 	"tool/shell": {imports: []string{"sandbox"}, tests: []string{"guest", "guest/inside", "golang.org/x/sys/..."}},
 	"tool/edit":  {imports: []string{"sandbox", "github.com/bmatcuk/doublestar/v4"}, tests: []string{"backend/memory"}},
 
