@@ -353,7 +353,7 @@ func newTrial(r *rand.Rand) trial {
 	}
 
 	s := sandbox.Spec{Backend: text("c"), Image: text("d"), Network: sandbox.Network(text("on", "off")), User: text("v"), Workdir: text("/x"),
-		ReadOnlyRoot: r.IntN(2) == 0, Limits: limits(sandbox.Limits{}), Idle: span(0) - span(0),
+		ReadOnlyRoot: r.IntN(2) == 0, Limits: limits(sandbox.Limits{}), Idle: span(0) * time.Duration(1-2*r.IntN(2)),
 		Explicit: some([]string{"read_only_root", "limits.memory", "limits.cpu", "limits.pids", "limits.disk", "limits.workspace", "expires"}),
 		Env:      map[string]string{"K": "V"}, Labels: map[string]string{"l": "m"}, Name: text("n")}
 	if d := span(0); d > 0 {

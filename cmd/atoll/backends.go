@@ -46,14 +46,22 @@ func (c *Config) linux(dir string, log *slog.Logger) linux.Config {
 	}
 }
 
-// private returns what no sandbox is shown: the state of all backends, and the
-// token.
+// private returns what no sandbox is shown: the state of all backends, the
+// tokens, the sockets on which the daemon listens, and the audit record.
 func (c *Config) private() []string {
 	p := []string{c.State}
 	if c.TokenFile != "" {
 		p = append(p, c.TokenFile)
 	}
-	return p
+	for _, o := range c.Owners {
+		p = append(p, o.TokenFile)
+	}
+	for _, at := range c.Listen {
+		if socket, ok := strings.CutPrefix(at, "unix:"); ok {
+			p = append(p, socket)
+		}
+	}
+	return append(p, c.Audit.files(c.State)...)
 }
 
 func openMemory(context.Context, *Config, string, *slog.Logger) (sandbox.Runtime, error) {

@@ -2,12 +2,15 @@ package main
 
 import (
 	"errors"
+	"log/slog"
 	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/atoll-run/atoll/engine/audit"
 	"github.com/atoll-run/atoll/profile"
 	"github.com/atoll-run/atoll/sandbox"
 	"github.com/atoll-run/atoll/warm"
@@ -334,8 +337,8 @@ func (t *ProtocolConfig) check(field, name string, profiles *profile.Set) error 
 	if t.Wait != nil && *t.Wait < 0 {
 		return sandbox.Errorf(sandbox.Invalid, field+".wait", "%v is negative", time.Duration(*t.Wait))
 	}
-	if t.Wait != nil && *t.Wait > 0 && t.WhenFull != "" && t.WhenFull != "evict" {
-		return sandbox.Errorf(sandbox.Invalid, field+".wait", "with when_full = %q nobody waits", t.WhenFull).WithHint("leave wait out, or use evict")
+	if t.Wait != nil && *t.Wait > 0 && t.WhenFull != "evict" {
+		return sandbox.Errorf(sandbox.Invalid, field+".wait", "nobody waits without when_full = \"evict\"").WithHint("leave wait out, or use that")
 	}
 	return nil
 }
@@ -448,8 +451,8 @@ func (c *Config) warmConfig(profiles *profile.Set, images *profile.Images) (warm
 	return cfg, w.Max > 0, nil
 }
 
-// plainSpec returns what a backend is asked for when somebody asks for nothing
-// but the profile.
+// plainSpec returns what the engine asks the Runtime below it for when somebody
+// asks for nothing but the profile.
 func plainSpec(name string, profiles *profile.Set, images *profile.Images) (sandbox.Spec, error) {
 	p, err := profiles.Get(name)
 	if err != nil {
@@ -462,6 +465,9 @@ func plainSpec(name string, profiles *profile.Set, images *profile.Images) (sand
 	if image, ok := images.Resolve(s.Image); ok {
 		s.Image = image
 	}
+	if s.Network == "" {
+		s.Network = sandbox.NetworkOff
+	}
 	s.Profile, s.Idle, s.Expires, s.Limits.Workspace = "", 0, time.Time{}, 0 // the engine's business
 	return s, nil
 }
@@ -471,12 +477,21 @@ func (t *AuditConfig) check() error {
 	switch {
 	case t.MaxSize < 4<<10:
 		return sandbox.Errorf(sandbox.Invalid, "audit.max_size", "%d bytes is too little", int64(t.MaxSize)).WithHint("give at least 4k, such as 16m")
-	case t.Keep < 0:
-		return sandbox.Errorf(sandbox.Invalid, "audit.keep", "%d is negative", t.Keep).WithHint("use 0 to keep no older file")
+	case t.Keep < 0 || t.Keep > 1000:
+		return sandbox.Errorf(sandbox.Invalid, "audit.keep", "%d is not a number of files to keep", t.Keep).WithHint("use 1 to 1000, or 0 to keep no older file")
 	case strings.ContainsAny(t.File, "\x00\n"):
 		return sandbox.Errorf(sandbox.Invalid, "audit.file", "%q is not a path", t.File)
 	}
 	return nil
+}
+
+// options returns how the record is kept.
+func (t *AuditConfig) options(log *slog.Logger) audit.Options {
+	keep := t.Keep
+	if keep == 0 {
+		keep = -1 // which is how it says none
+	}
+	return audit.Options{MaxSize: int64(t.MaxSize), Keep: keep, Log: log}
 }
 
 // path returns where the record is, "" if there is none.
@@ -485,4 +500,17 @@ func (t *AuditConfig) path(state string) string {
 		return t.File
 	}
 	return filepath.Join(state, t.File)
+}
+
+// files returns all the files that hold the record.
+func (t *AuditConfig) files(state string) []string {
+	p := t.path(state)
+	if p == "" {
+		return nil
+	}
+	all := []string{p}
+	for n := range t.Keep {
+		all = append(all, p+"."+strconv.Itoa(n+1))
+	}
+	return all
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -10,7 +11,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/atoll-run/atoll/backend/memory"
+	"github.com/atoll-run/atoll/engine"
+	"github.com/atoll-run/atoll/engine/audit"
 	"github.com/atoll-run/atoll/profile"
 	"github.com/atoll-run/atoll/sandbox"
 	"github.com/atoll-run/atoll/warm"
@@ -190,6 +195,9 @@ args = true
 	if diff := cmp.Diff(owners, c.Owners); diff != "" {
 		t.Errorf("owners -want +got:\n%s", diff)
 	}
+	if got := c.Audit.options(nil); got != (audit.Options{MaxSize: 1 << 20, Keep: -1}) {
+		t.Errorf("the record is kept by %+v", got)
+	}
 	if want := (AuditConfig{File: "/log/a", MaxSize: 1 << 20, Args: true}); c.Audit != want || c.Audit.path("/state") != "/log/a" {
 		t.Errorf("audit: got %+v, want %+v", c.Audit, want)
 	}
@@ -208,7 +216,8 @@ args = true
 }
 
 func TestWarmTable(t *testing.T) {
-	small := sandbox.Spec{Image: "dir:/p", ReadOnlyRoot: true, Limits: sandbox.Limits{Memory: 64 << 20}}
+	native := sandbox.Spec{Network: "off"}
+	small := sandbox.Spec{Network: "off", Image: "dir:/p", ReadOnlyRoot: true, Limits: sandbox.Limits{Memory: 64 << 20}}
 	for _, c := range []struct {
 		text string
 		want warm.Config
@@ -217,7 +226,7 @@ func TestWarmTable(t *testing.T) {
 		{"", warm.Config{Max: 4, After: 2, Window: 10 * time.Minute, MaxAge: 10 * time.Minute}, true},
 		{"[warm]\nmax = 0", warm.Config{After: 2, Window: 10 * time.Minute, MaxAge: 10 * time.Minute}, false},
 		{"[warm]\nmax = 3\nafter = 0\nwindow = '1m'\nmax_age = '2m'\npin = { native = 1, small = 2 }",
-			warm.Config{Max: 3, After: -1, Window: time.Minute, MaxAge: 2 * time.Minute, Specs: []warm.Pin{{N: 1}, {Spec: small, N: 2}}}, true},
+			warm.Config{Max: 3, After: -1, Window: time.Minute, MaxAge: 2 * time.Minute, Specs: []warm.Pin{{Spec: native, N: 1}, {Spec: small, N: 2}}}, true},
 	} {
 		cfg := mustConfigure(t, c.text+`
 [profiles.small]
@@ -248,6 +257,86 @@ python = "dir:/p"
 			if err := p.Spec.CheckBackend(); err != nil {
 				t.Errorf("no backend takes it: %v", err)
 			}
+		}
+	}
+}
+
+// TestPrivate: no sandbox is shown what lets somebody into the daemon, nor the
+// record of what happened.
+func TestPrivate(t *testing.T) {
+	c := mustConfigure(t, `
+state = "/srv/state"
+listen = ["127.0.0.1:1", "unix:/srv/atoll.sock"]
+token_file = "/srv/token"
+[owners.alice]
+token_file = "/srv/alice"
+[audit]
+file = "/srv/audit"
+keep = 2
+`)
+	want := []string{"/srv/alice", "/srv/atoll.sock", "/srv/audit", "/srv/audit.1", "/srv/audit.2", "/srv/state", "/srv/token"}
+	got := c.private()
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	c.Audit.File = ""
+	if got := c.Audit.files(c.State); len(got) != 0 {
+		t.Errorf("there is no record, and its files are %v", got)
+	}
+}
+
+// An overheard Runtime remembers the Specs that it was asked for.
+type overheard struct {
+	sandbox.Runtime
+	specs []sandbox.Spec
+}
+
+func (o *overheard) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+	o.specs = append(o.specs, spec)
+	return o.Runtime.Create(ctx, spec)
+}
+
+// TestPinIsWhatTheEngineAsksFor: a pool in which other Specs are ready than
+// those that the engine asks for would be of no use to anybody.
+func TestPinIsWhatTheEngineAsksFor(t *testing.T) {
+	c := mustConfigure(t, `
+[profiles.small]
+image = "python"
+user = "nobody"
+workdir = "/w"
+read_only_root = true
+idle = "1h"
+ttl = "2h"
+limits = { memory = "64m", cpu = 1, pids = 10, workspace = "1m" }
+require = ["kill-tree"]
+[images]
+python = "memory"
+`)
+	set, err := c.profileSet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	images, err := c.imageTable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	below := &overheard{Runtime: memory.New(memory.Config{})}
+	e, err := engine.New(t.Context(), below, engine.Config{Profiles: set, Images: images})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	for i, name := range []string{"native", "small"} {
+		if _, err := e.Create(t.Context(), sandbox.Spec{Profile: name}); err != nil {
+			t.Fatal(err)
+		}
+		want, err := plainSpec(name, set, images)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, below.specs[i], cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: -pinned +asked for:\n%s", name, diff)
 		}
 	}
 }
@@ -299,7 +388,8 @@ func TestWrongTablesAreRefused(t *testing.T) {
 		{"negative max_live of a protocol", "[protocols.native]\nmax_live = -1", []string{"protocols.native.max_live"}},
 		{"unknown mode", "[protocols.native]\nwhen_full = 'panic'", []string{"protocols.native.when_full", `"panic"`, "refuse, evict or soft"}},
 		{"negative wait", "[protocols.native]\nwait = '-1s'", []string{"protocols.native.wait"}},
-		{"wait for nothing", "[protocols.native]\nwhen_full = 'soft'\nwait = '1s'", []string{"protocols.native.wait", "soft"}},
+		{"wait for nothing", "[protocols.native]\nwhen_full = 'soft'\nwait = '1s'", []string{"protocols.native.wait", "evict"}},
+		{"wait for nothing said", "[protocols.native]\nwait = '1s'", []string{"protocols.native.wait", "evict"}},
 
 		{"owner with a slash", "[owners.'a/b']\ntoken_file = '/t'", []string{"owners", `"a/b"`}},
 		{"owner with a space", "[owners.'a b']\ntoken_file = '/t'", []string{"owners", `"a b"`}},
@@ -325,6 +415,7 @@ func TestWrongTablesAreRefused(t *testing.T) {
 
 		{"tiny audit", "[audit]\nmax_size = 10", []string{"audit.max_size"}},
 		{"negative keep", "[audit]\nkeep = -1", []string{"audit.keep"}},
+		{"endless keep", "[audit]\nkeep = 1000000000", []string{"audit.keep"}},
 		{"no path", "[audit]\nfile = \"a\\n\"", []string{"audit.file"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

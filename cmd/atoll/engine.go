@@ -88,7 +88,7 @@ func openEngine(ctx context.Context, c *Config, below union, figures prometheus.
 		cfg.Warm = func() int { return w.Stats().Ready }
 	}
 	if c.Audit.File != "" {
-		record, err := audit.Open(c.Audit.path(c.State), audit.Options{MaxSize: int64(c.Audit.MaxSize), Keep: c.Audit.Keep, Log: log})
+		record, err := audit.Open(c.Audit.path(c.State), c.Audit.options(log))
 		if err != nil {
 			return nil, err
 		}
