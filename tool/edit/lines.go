@@ -127,8 +127,6 @@ func (r *lineReader) take(piece []byte) {
 		r.open, r.begin, r.long = true, len(r.text.Content), false
 		switch {
 		case r.done:
-		case r.line > r.opt.To:
-			r.done = true
 		case r.line-r.opt.From >= int64(r.opt.MaxLines):
 			r.stop(CutLines)
 		}
@@ -176,6 +174,7 @@ func (r *lineReader) finish(end bool) {
 			t.First = r.line
 		}
 		t.Last = r.line
+		r.done = r.line == r.opt.To
 	}
 	r.open = false
 }
