@@ -95,12 +95,16 @@ func (a *app) attachTo(ctx context.Context, sb sandbox.Sandbox, cmd sandbox.Cmd,
 		}
 	}
 
+	// From before the command starts: it may say that it is ready before we
+	// know that it has started.
+	started := make(chan sandbox.Process, 1)
+	release := a.sigs.take(a.pass(ctx, cancel, started))
+	defer release()
 	p, err := sb.Start(ctx, cmd)
 	if err != nil {
 		return sandbox.Exit{}, err
 	}
-	release := a.sigs.take(a.pass(ctx, cancel, p))
-	defer release()
+	started <- p
 	if term != nil {
 		stop := term.watch(func(s sandbox.Size) { p.Resize(ctx, s) })
 		defer stop()
@@ -109,15 +113,28 @@ func (a *app) attachTo(ctx context.Context, sb sandbox.Sandbox, cmd sandbox.Cmd,
 	return exit, verdict(ctx, exit, err)
 }
 
-// pass returns what hands a signal to p, and to cancel when that does not
-// help.
-func (a *app) pass(ctx context.Context, cancel context.CancelCauseFunc, p sandbox.Process) func(syscall.Signal) bool {
+// starting is how long a signal waits for a command to start before it ends
+// the attempt.
+const starting = time.Second
+
+// pass returns what hands a signal to the process that comes out of started,
+// and to cancel when that does not help.
+func (a *app) pass(ctx context.Context, cancel context.CancelCauseFunc, started <-chan sandbox.Process) func(syscall.Signal) bool {
 	var once sync.Once
 	return func(sig syscall.Signal) bool {
 		first := false
 		once.Do(func() {
 			first = true
 			go func() {
+				var p sandbox.Process
+				select {
+				case p = <-started:
+				case <-ctx.Done():
+					return
+				case <-time.After(starting):
+					cancel(signalled{sig})
+					return
+				}
 				if p.Signal(ctx, sandbox.SignalNumbered(int(sig))) != nil {
 					cancel(signalled{sig})
 					return
