@@ -77,8 +77,8 @@ func (rt *Runtime) handOut(ctx context.Context, r *ready, q *request) (_ sandbox
 	defer cancel()
 	id := r.sb.ID()
 	sb, err := rt.look(brief, id)
-	touched := false
-	if err == nil && !q.plain() {
+	looked, touched := err == nil, false
+	if looked && !q.plain() {
 		u, ok := sb.(sandbox.Updater)
 		if err = errFixed; ok {
 			err = u.Update(brief, q.change)
@@ -118,20 +118,19 @@ func (rt *Runtime) handOut(ctx context.Context, r *ready, q *request) (_ sandbox
 		return nil, false, ctx.Err()
 	}
 	rt.log.Warn("a ready sandbox could not be handed out", "id", id, "err", err)
-	return nil, false, nil
+	return nil, !looked && brief.Err() == nil, nil
 }
 
 var errFixed = sandbox.Errorf(sandbox.Unsupported, "", "the sandbox takes no changes")
 
-// look returns the sandbox with this id if it lives.
+// look returns the sandbox with this id if it lives. Open of some backends
+// answers from memory, so the sandbox itself is asked for something small.
 func (rt *Runtime) look(ctx context.Context, id sandbox.ID) (sandbox.Sandbox, error) {
 	sb, err := rt.inner.Open(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	// Open of some backends answers from memory, so one that is just dying
-	// may pass.
-	_, err = sb.Info(ctx)
+	_, err = sb.Files().Stat(ctx, "/")
 	return sb, err
 }
 

@@ -31,6 +31,7 @@ type hooks struct {
 	create func(context.Context, sandbox.Spec) error
 	made   func(context.Context, sandbox.Sandbox) error
 	open   func(context.Context, sandbox.ID) error
+	stat   func(context.Context, sandbox.ID) error
 	update func(context.Context, sandbox.ID, sandbox.Change) error
 	remove func(context.Context, sandbox.ID) error
 }
@@ -133,6 +134,22 @@ func (x *box) Update(ctx context.Context, c sandbox.Change) error {
 		}
 	}
 	return x.able.Update(ctx, c)
+}
+
+func (x *box) Files() sandbox.Files { return &files{x.able.Files(), x} }
+
+type files struct {
+	sandbox.Files
+	x *box
+}
+
+func (f *files) Stat(ctx context.Context, path string) (sandbox.FileInfo, error) {
+	if stat := f.x.b.now().stat; stat != nil {
+		if err := stat(ctx, f.x.ID()); err != nil {
+			return sandbox.FileInfo{}, err
+		}
+	}
+	return f.Files.Stat(ctx, path)
 }
 
 func (x *box) Remove(ctx context.Context) error { return x.b.take(ctx, x.able) }

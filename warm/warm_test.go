@@ -415,6 +415,40 @@ func TestDiedWhileReady(t *testing.T) {
 	})
 }
 
+// TestSilentOnesAreNotHandedOut: the backend still has it, but it does not
+// answer.
+func TestSilentOnesAreNotHandedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend(t)
+		rt := newRuntime(t, b, warm.Config{Specs: []warm.Pin{{Spec: image, N: 3}}})
+		rest()
+		var silent []sandbox.ID
+		b.set(func() {
+			b.stat = func(_ context.Context, id sandbox.ID) error {
+				if b.mu.Lock(); len(silent) < 2 {
+					silent = append(silent, id)
+				}
+				defer b.mu.Unlock()
+				if slices.Contains(silent, id) {
+					return sandbox.Errorf(sandbox.Unavailable, "", "the connection was lost")
+				}
+				return nil
+			}
+		})
+		sb := create(t, rt, image)
+		rest()
+		wantStats(t, rt, warm.Stats{Ready: 3, Hits: 1, Filled: 6, Dropped: 2})
+		if slices.Contains(silent, sb.ID()) || len(silent) != 2 {
+			t.Errorf("got %s, while %v are silent", sb.ID(), silent)
+		}
+		for _, id := range silent {
+			if b.ids(t)[id] {
+				t.Errorf("%s is still there", id)
+			}
+		}
+	})
+}
+
 func TestTheDeadAreFoundAndReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
