@@ -34,10 +34,6 @@ type Options struct {
 	Op string
 	ID sandbox.ID
 
-	// OnExit, if not nil, may change how a process ended before anybody
-	// learns of it: it knows of the kernel's OOM kills. It may take its time.
-	OnExit func(*sandbox.Exit)
-
 	// Gone, if not nil, says what a call fails with when the connection is
 	// lost; nil, or a nil error from it, is [sandbox.Unavailable].
 	Gone func() error

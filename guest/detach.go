@@ -67,9 +67,6 @@ func (c *Client) Processes(ctx context.Context) ([]sandbox.ProcessInfo, error) {
 			Cursor: max(p.Cursor, 0), Dropped: max(p.Dropped, 0)}
 		if p.Ended != 0 {
 			exit := exitOf(&p.Exit)
-			if c.opt.OnExit != nil {
-				c.opt.OnExit(&exit)
-			}
 			i.Ended, i.Exit = time.Unix(0, p.Ended), &exit
 		}
 		infos = append(infos, i)
@@ -155,16 +152,7 @@ func (a *attached) follow(ctx context.Context, cursor int64, stdout, stderr io.W
 		a.err = a.c.error("Wait", err)
 		return
 	}
-	a.exit, a.err = a.c.exit(&e), first
-}
-
-// exit returns e as the caller gets it.
-func (c *Client) exit(e *proto.Exit) sandbox.Exit {
-	exit := exitOf(e)
-	if c.opt.OnExit != nil {
-		c.opt.OnExit(&exit)
-	}
-	return exit
+	a.exit, a.err = exitOf(&e), first
 }
 
 func (a *attached) ID() sandbox.ProcessID { return processID(a.id) }
@@ -199,7 +187,7 @@ func (c *Client) output(ctx context.Context, id uint64, cursor int64, most int, 
 		out.Chunks = append(out.Chunks, sandbox.Chunk{Stderr: ch.Stderr, Data: ch.Data})
 	}
 	if o.Ended {
-		exit := c.exit(&o.Exit)
+		exit := exitOf(&o.Exit)
 		out.Exit = &exit
 	}
 	return out, nil

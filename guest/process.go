@@ -261,8 +261,8 @@ func (p *process) part() {
 		return
 	}
 	p.mu.Lock()
-	exit, held, in, outs := p.exit, p.held, p.stdin, p.outs
-	told := exit.Reason != ""
+	held, in, outs := p.held, p.stdin, p.outs
+	told := p.exit.Reason != ""
 	p.mu.Unlock()
 	if p.forget != nil {
 		p.forget()
@@ -275,20 +275,7 @@ func (p *process) part() {
 			o.close()
 		}
 	}
-	finish := func() {
-		if told && p.c.opt.OnExit != nil {
-			p.c.opt.OnExit(&exit)
-		}
-		p.mu.Lock()
-		p.exit = exit
-		p.mu.Unlock()
-		close(p.done)
-	}
-	if told && p.c.opt.OnExit != nil {
-		go finish() // this may be the reader, and OnExit may take its time
-	} else {
-		finish()
-	}
+	close(p.done)
 	if told && held {
 		go p.c.call(p.c.life, proto.OpRelease, &proto.Proc{Proc: p.id}, nil, nil)
 	}

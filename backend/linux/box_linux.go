@@ -33,17 +33,22 @@ type box struct {
 	guest *guest.Client
 	said  *os.File // the guest's standard error, in memory; nil after a restart
 
-	gone   chan struct{} // closed when all that it held is free
-	ending sync.Once
+	gone chan struct{} // closed when all that it held is free
 
 	updating sync.Mutex // held while an Update is made: one comes after the other
 
 	mu     sync.Mutex
 	rec    record
-	isGone bool  // being removed, or removed
-	err    error // why freeing it failed; set before gone is closed
+	isGone bool    // being removed, or removed
+	ending *ending // what frees it; nil before, and after it has failed
 	expiry *time.Timer
 	starts map[sandbox.ProcessID]int64 // per detached process: the out-of-memory kills before it
+}
+
+// An ending is one try to free what a sandbox held.
+type ending struct {
+	done chan struct{}
+	err  error // set before done is closed
 }
 
 var (
@@ -220,14 +225,18 @@ func (p *running) Resize(ctx context.Context, size sandbox.Size) error {
 }
 
 // oomKills is how many of the sandbox's processes the kernel has killed for
-// want of memory; what a sandbox without a limit lost is not its doing.
+// want of memory; what a sandbox without a limit lost is not its doing. It is
+// negative if that cannot be told.
 func (b *box) oomKills() int64 {
 	if b.group == nil || b.rec.Info.Limits.Memory == 0 {
 		return 0
 	}
 	n, err := b.group.OOMKills()
 	if err != nil {
-		return 0
+		if b.check() == nil { // else its cgroup went with it
+			b.rt.log.Warn("the kernel's kills for want of memory cannot be counted", "id", b.id, "err", err)
+		}
+		return -1
 	}
 	return n
 }
@@ -237,7 +246,7 @@ func (b *box) oomKills() int64 {
 // reports 137.
 func (b *box) blame(e *sandbox.Exit, before int64) {
 	killed := e.Reason == sandbox.Signalled && e.Signal == sandbox.KILL || e.Reason == sandbox.Exited && e.Code == 137
-	if killed && b.oomKills() > before {
+	if killed && before >= 0 && b.oomKills() > before {
 		e.Code, e.Reason, e.Signal = -1, sandbox.OutOfMemory, sandbox.KILL
 	}
 }
@@ -245,7 +254,7 @@ func (b *box) blame(e *sandbox.Exit, before int64) {
 func (b *box) Files() sandbox.Files { return files{b.guest.Files(), b} }
 
 // Remove kills the sandbox and frees what it held. Whoever comes second waits
-// for the first.
+// for the first, and tries again what that has failed to do.
 func (b *box) Remove(ctx context.Context) error {
 	const op = "linux.Remove"
 	if err := b.rt.enter(); err != nil {
@@ -257,25 +266,41 @@ func (b *box) Remove(ctx context.Context) error {
 	if b.expiry != nil {
 		b.expiry.Stop()
 	}
-	b.mu.Unlock()
-	b.ending.Do(func() {
+	e := b.ending
+	if e == nil {
+		e = &ending{done: make(chan struct{})}
+		b.ending = e
 		b.rt.work.Go(func() {
 			// Once begun it is finished, whoever stops waiting.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*deadline)
 			defer cancel()
-			b.err = b.rt.free(ctx, b)
-			close(b.gone)
+			b.end(e, b.rt.free(ctx, b))
 		})
-	})
+	}
+	b.mu.Unlock()
 	select {
-	case <-b.gone:
-		return sandbox.At(op, b.id, b.err)
+	case <-e.done:
+		return sandbox.At(op, b.id, e.err)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// free ends the sandbox's processes and gives back all that it had.
+// end says how freeing it went.
+func (b *box) end(e *ending, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err != nil {
+		b.ending = nil
+	} else {
+		close(b.gone)
+	}
+	e.err = err
+	close(e.done)
+}
+
+// free ends the sandbox's processes and gives back all that it had, but for
+// what an earlier try has given back. It waits for a cgroup that is busy.
 func (rt *Runtime) free(ctx context.Context, b *box) error {
 	var errs []error
 	if b.group != nil {
@@ -299,17 +324,18 @@ func (rt *Runtime) free(ctx context.Context, b *box) error {
 	rt.mu.Lock()
 	delete(rt.live, b.id)
 	rt.mu.Unlock()
-	if err := rt.discard(b.dir, b.slot); err != nil {
+	if err := rt.discard(b.dir); err != nil {
 		errs = append(errs, err)
 	} else if b.slot >= 0 {
 		rt.freeSlot(b.slot)
+		b.slot = -1
 	}
 	return errors.Join(errs...)
 }
 
 // discard deletes the folder of a sandbox that has no processes. It is first
 // moved aside, so that a crash in between leaves nothing that looks alive.
-func (rt *Runtime) discard(dir string, slot int) error {
+func (rt *Runtime) discard(dir string) error {
 	trash := rt.path("trash", filepath.Base(dir))
 	if err := os.Rename(dir, trash); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -200,7 +200,7 @@ func (m *making) makeFolder() error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	m.undo.add(func() error { return m.rt.discard(dir, m.box.slot) })
+	m.undo.add(func() error { return m.rt.discard(dir) })
 	return m.box.rec.promise(dir)
 }
 

@@ -114,7 +114,7 @@ func (rt *Runtime) recoverOne(ctx context.Context, id sandbox.ID, pid int) (err 
 			return err
 		}
 	}
-	if err := rt.discard(b.dir, b.slot); err != nil {
+	if err := rt.discard(b.dir); err != nil {
 		return err
 	}
 	if b.slot >= 0 {
