@@ -58,7 +58,8 @@ type Log struct {
 	missed int64 // found the queue full, and were not yet written of
 	lost   int64 // all that were lost
 	closed bool
-	end    error // of the writer
+	before func() // called before it does, by tests
+	end    error  // of the writer
 
 	// The writer alone has these.
 	f      *os.File // nil if it cannot be opened
@@ -196,9 +197,12 @@ func (l *Log) run() {
 	var spare []sandbox.Event
 	for range l.wake {
 		l.mu.Lock()
-		batch, missed, closed := l.queue, l.missed, l.closed
+		batch, missed, closed, before := l.queue, l.missed, l.closed, l.before
 		l.queue, l.missed = spare[:0], 0
 		l.mu.Unlock()
+		if before != nil {
+			before()
+		}
 		err := l.write(batch, missed)
 		clear(batch) // so that nothing holds their texts
 		spare = batch
