@@ -79,7 +79,7 @@ var layers = map[string]layer{
 	"client": {imports: []string{"sandbox", "wire/native"}, tests: []string{"backend/memory", "api/gate", "api/native", "sandbox/sandboxtest"}},
 
 	// Policy over any runtime, and what it keeps.
-	"engine":       {imports: []string{"sandbox", "profile", "engine/...", "go.etcd.io/bbolt", "github.com/prometheus/client_golang/...", "golang.org/x/sys/..."}, tests: []string{"backend/memory", "backend/linux", "warm", "sandbox/sandboxtest", "github.com/prometheus/client_model/..."}},
+	"engine":       {imports: []string{"sandbox", "profile", "engine/...", "go.etcd.io/bbolt", "github.com/prometheus/client_golang/...", "golang.org/x/sys/..."}, tests: []string{"backend/memory", "backend/linux", "warm", "sandbox/sandboxtest", "github.com/prometheus/client_model/...", "go.uber.org/goleak"}},
 	"engine/store": {imports: []string{"sandbox", "go.etcd.io/bbolt"}},
 	"engine/audit": {imports: []string{"sandbox"}},
 
