@@ -100,8 +100,7 @@ func (rt *Runtime) handOut(ctx context.Context, r *ready, q *request) (_ sandbox
 		rt.known[id] = now.UTC().Round(0)
 		return &taken{Sandbox: sb, rt: rt, created: rt.known[id]}, false, nil
 	case errors.Is(err, sandbox.NotExist):
-		rt.stats.Dropped++
-		rt.buryLocked(r)
+		rt.dropLocked(r)
 		rt.log.Warn("a ready sandbox has died", "id", id)
 		return nil, true, nil
 	case errors.Is(err, sandbox.Unsupported) && !touched:
@@ -156,7 +155,8 @@ func (rt *Runtime) make(ctx context.Context, q *request) (sandbox.Sandbox, error
 	return sb, nil
 }
 
-// dropLocked has the filler remove a sandbox that nobody got.
+// dropLocked has the filler remove a sandbox that nobody got. One that seems
+// gone is removed as well: something may be left of it.
 func (rt *Runtime) dropLocked(r *ready) {
 	rt.stats.Dropped++
 	rt.leaving = append(rt.leaving, r)

@@ -3,6 +3,7 @@ package warm
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -142,7 +143,11 @@ func (rt *Runtime) fill(d *demand) {
 			d.err = err
 			d.pause.fail(now)
 			rt.stats.Failed++
-			rt.log.Warn("no sandbox could be made ready", "image", d.spec.Image, "err", err, "pause", d.pause.until.Sub(now))
+			level := slog.LevelDebug
+			if d.pause.failed == 1 {
+				level = slog.LevelWarn
+			}
+			rt.log.Log(ctx, level, "no sandbox could be made ready", "image", d.spec.Image, "err", err, "pause", d.pause.until.Sub(now))
 		}
 		return
 	}
@@ -220,8 +225,7 @@ func (rt *Runtime) check(r *ready) {
 	}
 	if i := slices.Index(r.of.ready, r); i >= 0 { // else somebody took it, who looks as well
 		r.of.ready = slices.Delete(r.of.ready, i, i+1)
-		rt.stats.Dropped++
-		rt.buryLocked(r)
+		rt.dropLocked(r)
 		rt.log.Warn("a ready sandbox has died", "id", r.sb.ID())
 	}
 }
