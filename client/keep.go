@@ -54,6 +54,10 @@ func (c *Client) lookup(ctx context.Context, op string, query url.Values) (sandb
 	return c.told(op, info)
 }
 
+// Sandbox returns the daemon's sandbox with this id, without asking whether
+// there is one.
+func (c *Client) Sandbox(id sandbox.ID) *Sandbox { return &Sandbox{c, id} }
+
 // LookAt is Open, but no use of the sandbox: it keeps it from nothing.
 func (c *Client) LookAt(ctx context.Context, id sandbox.ID) (sandbox.Sandbox, error) {
 	sb := &Sandbox{c, id}

@@ -34,7 +34,7 @@ var (
 func (s *Sandbox) ID() sandbox.ID { return s.id }
 
 func (s *Sandbox) request(op, method, path string) request {
-	return request{op: op, id: s.id, method: method, path: "/sandboxes/" + string(s.id) + path}
+	return request{op: op, id: s.id, method: method, path: "/sandboxes/" + url.PathEscape(string(s.id)) + path}
 }
 
 // Info returns what is true of the sandbox now. That is no use of it.

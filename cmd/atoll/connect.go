@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,9 +20,9 @@ func (a *app) daemonNamed(cmd *cobra.Command) bool {
 	return v != "" || cmd.Flags().Changed("daemon")
 }
 
-// daemon returns the daemon that cmd's flags, the environment and the file
-// name, as a Runtime.
-func (a *app) daemon(cmd *cobra.Command) (sandbox.Runtime, error) {
+// daemon returns a client of the daemon that cmd's flags, the environment and
+// the file name.
+func (a *app) daemon(cmd *cobra.Command) (*atoll.Client, error) {
 	c, err := a.load(cmd.Flags())
 	if err != nil {
 		return nil, err
@@ -29,9 +30,9 @@ func (a *app) daemon(cmd *cobra.Command) (sandbox.Runtime, error) {
 	return a.connect(&c)
 }
 
-// connect returns the daemon that c names, as a Runtime. It asks the daemon
+// connect returns a client of the daemon that c names. It asks the daemon
 // nothing yet.
-func (a *app) connect(c *Config) (sandbox.Runtime, error) {
+func (a *app) connect(c *Config) (*atoll.Client, error) {
 	token, err := c.clientToken()
 	if err != nil {
 		return nil, err
@@ -60,27 +61,65 @@ func (c *Config) clientToken() (sandbox.Secret, error) {
 	return t, err
 }
 
-// open returns the sandbox with the given id, and what to call when it is not
-// needed any more.
-func (a *app) open(cmd *cobra.Command, id string) (sandbox.Sandbox, func(), error) {
+// open returns the sandbox that ref names, which is then in use, and what to
+// call when it is not needed any more.
+func (a *app) open(cmd *cobra.Command, ref string) (sandbox.Sandbox, func(), error) {
 	rt, err := a.daemon(cmd)
 	if err != nil {
 		return nil, nil, err
 	}
-	sb, err := rt.Open(cmd.Context(), sandbox.ID(id))
+	sb, err := find(cmd.Context(), ref, rt.Open, rt.Lookup)
 	if err != nil {
 		rt.Close()
-		return nil, nil, noSuch(id, err)
+		return nil, nil, err
 	}
 	return sb, func() { rt.Close() }, nil
 }
 
-// noSuch puts into words that no sandbox has id.
-func noSuch(id string, err error) error {
-	if errors.Is(err, sandbox.NotExist) {
-		return hint(&sandbox.Error{Kind: sandbox.NotExist, Msg: "there is no sandbox " + id}, "atoll ls shows those that there are")
+// look is open for what only looks: it is no use of the sandbox.
+func (a *app) look(cmd *cobra.Command, ref string) (sandbox.Sandbox, func(), error) {
+	rt, err := a.daemon(cmd)
+	if err != nil {
+		return nil, nil, err
 	}
-	return err
+	sb, err := find(cmd.Context(), ref, rt.LookAt, rt.LookAtName)
+	if err != nil {
+		rt.Close()
+		return nil, nil, err
+	}
+	return sb, func() { rt.Close() }, nil
+}
+
+// find returns the sandbox whose id is ref or, if there is none, the one whose
+// name it is.
+func find(ctx context.Context, ref string, byID func(context.Context, sandbox.ID) (sandbox.Sandbox, error), byName func(context.Context, string) (sandbox.Sandbox, error)) (sandbox.Sandbox, error) {
+	var none error = sandbox.NotExist
+	if id := sandbox.ID(ref); id.Valid() {
+		sb, err := byID(ctx, id)
+		if !errors.Is(err, sandbox.NotExist) {
+			return sb, err
+		}
+		none = err
+	}
+	sb, err := byName(ctx, ref)
+	switch sandbox.KindOf(err) {
+	case sandbox.NotExist, sandbox.Invalid, sandbox.Unsupported: // so it has no name like this
+		return nil, noSuch(ref, none)
+	}
+	return sb, err
+}
+
+// noSuch puts into words that there is no sandbox ref, and why it is gone if
+// err tells.
+func noSuch(ref string, err error) error {
+	if !errors.Is(err, sandbox.NotExist) {
+		return err
+	}
+	msg := "there is no sandbox " + ref
+	if g := (*sandbox.Gone)(nil); errors.As(err, &g) {
+		msg += ": " + g.Error()
+	}
+	return hint(&sandbox.Error{Kind: sandbox.NotExist, Msg: msg}, "atoll ls shows those that there are")
 }
 
 // ability returns what sb can do beyond the plain contract, or an Unsupported
@@ -102,8 +141,8 @@ func unreachable(err error) []string {
 	return nil
 }
 
-// completeIDs completes the first n arguments with the ids of sandboxes. With
-// n < 0 all are ids.
+// completeIDs completes the first n arguments with the ids and the names of
+// sandboxes. With n < 0 all are.
 func (a *app) completeIDs(n int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, toComplete string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if n >= 0 && len(args) >= n {
@@ -113,8 +152,8 @@ func (a *app) completeIDs(n int) cobra.CompletionFunc {
 	}
 }
 
-// ids returns the ids that begin with prefix. Completion has no place for
-// errors: where there is no daemon there are no ids.
+// ids returns the ids and names that begin with prefix. Completion has no place
+// for errors: where there is no daemon there are none.
 func (a *app) ids(cmd *cobra.Command, prefix string) []cobra.Completion {
 	rt, err := a.daemon(cmd)
 	if err != nil {
@@ -127,7 +166,13 @@ func (a *app) ids(cmd *cobra.Command, prefix string) []cobra.Completion {
 			break
 		}
 		if strings.HasPrefix(string(info.ID), prefix) {
-			found = append(found, cobra.CompletionWithDesc(string(info.ID), printable(info.Image+" "+labels(info.Labels))))
+			found = append(found, cobra.CompletionWithDesc(string(info.ID), printable(strings.Join(append([]string{info.Image, labels(info.Labels)}, info.Names...), " "))))
+		}
+		for _, name := range info.Names {
+			// An empty word is completed with ids alone: they always work.
+			if prefix != "" && strings.HasPrefix(name, prefix) && name == printable(name) {
+				found = append(found, cobra.CompletionWithDesc(name, string(info.ID)))
+			}
 		}
 	}
 	return found
@@ -140,7 +185,7 @@ func (a *app) completeProcess(cmd *cobra.Command, args []string, toComplete stri
 	case 0:
 		return a.ids(cmd, toComplete), cobra.ShellCompDirectiveNoFileComp
 	case 1:
-		sb, done, err := a.open(cmd, args[0])
+		sb, done, err := a.look(cmd, args[0])
 		if err != nil {
 			break
 		}

@@ -21,14 +21,26 @@ var notCreate = []struct{ name, why, hint string }{
 
 func (a *app) createCommand() *cobra.Command {
 	var spec specFlags
-	var asJSON bool
+	var asJSON, reuse bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "create [flags]",
 		Short: "make a sandbox and print its id",
+		Long: `Create makes a sandbox and prints its id. With --name, commands find it by that
+name as well as by its id.
+
+With --reuse it prints the id of the one that has the name (or the --id) if
+there is one, and otherwise makes it. What is there must be what is asked for:
+if its image, network, limits or the like differ, that is an error which says
+in what.
+
+What the flags do not say, the profile does: atoll help configuration.`,
 		Example: `  id=$(atoll create --memory 1g)
   atoll exec $id -- sh -c 'echo hi > /workspace/note'
-  atoll rm $id`,
+  atoll rm $id
+
+  atoll create --name "chat 17" --reuse --idle 30m
+  atoll exec "chat 17" -- ls`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, f := range notCreate {
@@ -49,12 +61,20 @@ func (a *app) createCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if reuse && s.Name == "" && s.ID == "" {
+				return hint(usage("--reuse needs to know which one"), "give --name or --id")
+			}
 			rt, err := a.daemon(cmd)
 			if err != nil {
 				return err
 			}
 			defer rt.Close()
-			sb, err := rt.Create(cmd.Context(), s)
+			var sb sandbox.Sandbox
+			if reuse {
+				sb, _, err = rt.Acquire(cmd.Context(), s)
+			} else {
+				sb, err = rt.Create(cmd.Context(), s)
+			}
 			if err != nil {
 				return err
 			}
@@ -83,6 +103,7 @@ func (a *app) createCommand() *cobra.Command {
 		}
 		cmd.Flags().MarkHidden(f.name)
 	}
+	cmd.Flags().BoolVar(&reuse, "reuse", false, "if there is one with this --name or --id, print its id and make none")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what is true of the sandbox, as JSON")
 	return cmd
 }

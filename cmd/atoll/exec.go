@@ -17,7 +17,7 @@ func (a *app) execCommand() *cobra.Command {
 		keep    size
 	)
 	cmd := &cobra.Command{
-		Use:   "exec [flags] ID -- COMMAND [ARG...]",
+		Use:   "exec [flags] ID|NAME -- COMMAND [ARG...]",
 		Short: "run a command in a sandbox",
 		Long: `Exec runs a command in a sandbox and ends with its exit status (atoll help
 exit-codes). If atoll is ended, so is the command, with all that it started.

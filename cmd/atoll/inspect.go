@@ -23,12 +23,12 @@ type inspection struct {
 func (a *app) inspectCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:               "inspect [flags] ID",
+		Use:               "inspect [flags] ID|NAME",
 		Short:             "show what is true of a sandbox",
 		Args:              exactly("ID"),
 		ValidArgsFunction: a.completeIDs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			sb, done, err := a.open(cmd, args[0])
+			sb, done, err := a.look(cmd, args[0])
 			if err != nil {
 				return err
 			}
@@ -62,13 +62,38 @@ func (a *app) inspectCommand() *cobra.Command {
 func (i inspection) rows() [][]string {
 	rows := [][]string{
 		{"id", string(i.ID)},
-		{"state", string(i.State)},
+		{"state", stateOf(i.Info)},
 		{"backend", i.Backend},
 		{"image", i.Image},
 		{"user", i.User},
 		{"workdir", i.Workdir},
 		{"network", string(i.Network)},
 		{"created", i.Created.Local().Format(time.DateTime)},
+	}
+	for _, name := range i.Names {
+		rows = append(rows, []string{"name", name})
+	}
+	if i.Owner != "" {
+		rows = append(rows, []string{"owner", string(i.Owner)})
+	}
+	if i.Profile != "" {
+		rows = append(rows, []string{"profile", i.Profile})
+	}
+	if !i.Used.IsZero() {
+		used := i.Used.Local().Format(time.DateTime)
+		switch {
+		case i.Busy == 1:
+			used = "now, by one"
+		case i.Busy > 1:
+			used = fmt.Sprintf("now, by %d", i.Busy)
+		}
+		rows = append(rows, []string{"used", used})
+	}
+	switch {
+	case i.Idle > 0:
+		rows = append(rows, []string{"idle", "removed when nothing has used it for " + i.Idle.String()})
+	case i.Idle < 0:
+		rows = append(rows, []string{"idle", "may be for any time"})
 	}
 	if !i.Expires.IsZero() {
 		rows = append(rows, []string{"expires", i.Expires.Local().Format(time.DateTime)})
@@ -102,6 +127,7 @@ func (i inspection) rows() [][]string {
 	limit("cpu", fmt.Sprint(i.Limits.CPU), i.Limits.CPU > 0)
 	limit("pids", fmt.Sprint(i.Limits.PIDs), i.Limits.PIDs > 0)
 	limit("disk", formatSize(i.Limits.Disk), i.Limits.Disk > 0)
+	limit("workspace", formatSize(i.Limits.Workspace), i.Limits.Workspace > 0)
 	if u := i.Usage; u != nil {
 		rows = append(rows, []string{"uses", fmt.Sprintf("memory %s, processes %d, processor time %v, disk %s",
 			formatSize(u.Memory), u.PIDs, u.CPU.Round(time.Millisecond), formatSize(u.Disk))})

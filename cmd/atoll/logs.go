@@ -21,7 +21,7 @@ func (a *app) logsCommand() *cobra.Command {
 	var follow, raw bool
 	var cursor int64
 	cmd := &cobra.Command{
-		Use:   "logs [flags] ID [PROCESS]",
+		Use:   "logs [flags] ID|NAME [PROCESS]",
 		Short: "show the output of a detached process",
 		Long: `Logs shows what the sandbox has kept of a detached process's output. Without
 PROCESS it shows that of the only one there is.

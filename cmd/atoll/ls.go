@@ -33,9 +33,7 @@ func (a *app) lsCommand() *cobra.Command {
 				}
 				all = append(all, info)
 			}
-			slices.SortFunc(all, func(x, y sandbox.Info) int {
-				return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.ID, y.ID))
-			})
+			slices.SortFunc(all, byAge)
 			if asJSON {
 				return a.printJSON(all)
 			}
@@ -47,21 +45,76 @@ func (a *app) lsCommand() *cobra.Command {
 				}
 				return nil
 			}
-			rows := [][]string{{"ID", "STATE", "BACKEND", "IMAGE", "AGE", "EXPIRES", "LABELS"}}
-			for _, i := range all {
-				expires := "-"
-				if !i.Expires.IsZero() {
-					expires = "in " + span(time.Until(i.Expires).Round(time.Second))
-				}
-				rows = append(rows, []string{string(i.ID), string(i.State), i.Backend, i.Image, span(time.Since(i.Created)), expires, labels(i.Labels)})
-			}
-			return a.printTable(rows)
+			return a.printTable(lsRows(all, time.Now()))
 		},
 	}
 	client(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print an array of objects")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print the ids alone")
 	return cmd
+}
+
+// byAge puts the oldest first.
+func byAge(x, y sandbox.Info) int {
+	return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.ID, y.ID))
+}
+
+// lsRows returns the table of all. Who sees sandboxes of several owners is told
+// whose each is.
+func lsRows(all []sandbox.Info, now time.Time) [][]string {
+	whose := severalOwners(all)
+	row := func(id, name, owner string, rest ...string) []string {
+		if !whose {
+			return append([]string{id, name}, rest...)
+		}
+		return append([]string{id, name, owner}, rest...)
+	}
+	rows := [][]string{row("ID", "NAME", "OWNER", "STATE", "BACKEND", "IMAGE", "AGE", "IDLE", "EXPIRES", "LABELS")}
+	for _, i := range all {
+		expires := "-"
+		if !i.Expires.IsZero() {
+			expires = "in " + span(i.Expires.Sub(now).Round(time.Second))
+		}
+		rows = append(rows, row(string(i.ID), names(i), dash(string(i.Owner)), stateOf(i), i.Backend, i.Image, span(now.Sub(i.Created)), idleOf(i, now), expires, labels(i.Labels)))
+	}
+	return rows
+}
+
+// severalOwners reports whether all are not one owner's.
+func severalOwners(all []sandbox.Info) bool {
+	return slices.ContainsFunc(all, func(i sandbox.Info) bool { return i.Owner != all[0].Owner })
+}
+
+// names returns what a sandbox is called, or a dash.
+func names(i sandbox.Info) string { return dash(strings.Join(i.Names, ",")) }
+
+// stateOf returns what a sandbox is doing.
+func stateOf(i sandbox.Info) string {
+	if i.Released {
+		return string(i.State) + ", released"
+	}
+	return string(i.State)
+}
+
+// idleOf returns for how long nothing has used a sandbox, and how long that may
+// last if it is bounded.
+func idleOf(i sandbox.Info, now time.Time) string {
+	switch {
+	case i.Busy > 0:
+		return "busy"
+	case i.Used.IsZero():
+		return "-"
+	case i.Idle > 0:
+		return span(now.Sub(i.Used)) + " of " + span(i.Idle)
+	}
+	return span(now.Sub(i.Used))
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
 }
 
 func labels(m map[string]string) string {

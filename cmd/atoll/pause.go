@@ -8,7 +8,7 @@ import (
 
 func (a *app) pauseCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:               "pause ID",
+		Use:               "pause ID|NAME",
 		Short:             "stop every process of a sandbox where it is",
 		Args:              exactly("ID"),
 		ValidArgsFunction: a.completeIDs(1),
@@ -27,7 +27,7 @@ func (a *app) pauseCommand() *cobra.Command {
 
 func (a *app) resumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:               "resume ID",
+		Use:               "resume ID|NAME",
 		Short:             "let the processes of a paused sandbox go on",
 		Args:              exactly("ID"),
 		ValidArgsFunction: a.completeIDs(1),

@@ -1,8 +1,13 @@
 package main
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,40 +15,57 @@ import (
 	"github.com/atoll-run/atoll/sandbox"
 )
 
+// A psEntry is a detached process, and where it runs.
+type psEntry struct {
+	Sandbox sandbox.ID `json:"sandbox"`
+	sandbox.ProcessInfo
+}
+
 func (a *app) psCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:               "ps [flags] ID",
-		Short:             "list the detached processes of a sandbox",
-		Args:              exactly("ID"),
+		Use:   "ps [flags] [ID|NAME]",
+		Short: "list the detached processes of a sandbox, or of all",
+		Long: `Ps lists the detached processes of a sandbox, those that run and those ended
+ones that it still remembers. Without ID it lists those of all sandboxes.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return exactly("ID")(cmd, args)
+		},
 		ValidArgsFunction: a.completeIDs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			sb, done, err := a.open(cmd, args[0])
-			if err != nil {
-				return err
+			var found []psEntry
+			var err error
+			if len(args) == 0 {
+				found, err = a.allProcesses(cmd)
+			} else {
+				found, err = a.processesOf(cmd, args[0])
 			}
-			defer done()
-			d, err := ability[sandbox.Detacher](sb, "keep a process that nobody waits for")
-			if err != nil {
-				return err
-			}
-			ps, err := d.Processes(cmd.Context())
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				if ps == nil {
-					ps = []sandbox.ProcessInfo{}
+				if found == nil {
+					found = []psEntry{}
 				}
-				return a.printJSON(ps)
+				return a.printJSON(found)
 			}
-			rows := [][]string{{"ID", "PID", "STATUS", "AGE", "OUTPUT", "COMMAND"}}
-			for _, p := range ps {
+			rows := [][]string{{"ID", "NAME", "PID", "STATUS", "AGE", "OUTPUT", "COMMAND"}}
+			if len(args) == 0 {
+				rows[0] = append([]string{"SANDBOX"}, rows[0]...)
+			}
+			for _, p := range found {
 				state := "running"
 				if p.Exit != nil {
 					state = fmt.Sprintf("%s %d", p.Exit.Reason, p.Exit.Status())
 				}
-				rows = append(rows, []string{string(p.ID), fmt.Sprint(p.PID), state, span(time.Since(p.Started)), formatSize(p.Cursor), strings.Join(p.Args, " ")})
+				row := []string{string(p.ID), dash(p.Name), fmt.Sprint(p.PID), state, span(time.Since(p.Started)), formatSize(p.Cursor), strings.Join(p.Args, " ")}
+				if len(args) == 0 {
+					row = append([]string{string(p.Sandbox)}, row...)
+				}
+				rows = append(rows, row)
 			}
 			return a.printTable(rows)
 		},
@@ -53,10 +75,70 @@ func (a *app) psCommand() *cobra.Command {
 	return cmd
 }
 
+// processesOf returns the processes of one sandbox.
+func (a *app) processesOf(cmd *cobra.Command, ref string) ([]psEntry, error) {
+	sb, done, err := a.look(cmd, ref)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return processes(cmd.Context(), sb)
+}
+
+func processes(ctx context.Context, sb sandbox.Sandbox) ([]psEntry, error) {
+	d, err := ability[sandbox.Detacher](sb, "keep a process that nobody waits for")
+	if err != nil {
+		return nil, err
+	}
+	ps, err := d.Processes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found := make([]psEntry, len(ps))
+	for i, p := range ps {
+		found[i] = psEntry{sb.ID(), p}
+	}
+	return found, nil
+}
+
+// allProcesses returns the processes of all sandboxes, by sandbox. One that
+// goes meanwhile, or cannot have any, has none.
+func (a *app) allProcesses(cmd *cobra.Command) ([]psEntry, error) {
+	rt, err := a.daemon(cmd)
+	if err != nil {
+		return nil, err
+	}
+	defer rt.Close()
+	var all []sandbox.Info
+	for info, err := range rt.List(cmd.Context()) {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, info)
+	}
+	slices.SortFunc(all, byAge)
+	found := make([][]psEntry, len(all))
+	errs := make([]error, len(all))
+	var asking sync.WaitGroup
+	slots := make(chan struct{}, meterSlots)
+	for i := range all {
+		slots <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-slots }()
+			found[i], errs[i] = processes(cmd.Context(), rt.Sandbox(all[i].ID))
+			if errors.Is(errs[i], sandbox.NotExist) || errors.Is(errs[i], sandbox.Unsupported) {
+				errs[i] = nil
+			}
+		})
+	}
+	asking.Wait()
+	return slices.Concat(found...), cmp.Or(errs...)
+}
+
 func (a *app) killCommand() *cobra.Command {
 	sig := "TERM"
 	cmd := &cobra.Command{
-		Use:   "kill [flags] ID PROCESS",
+		Use:   "kill [flags] ID|NAME PROCESS",
 		Short: "send a signal to a detached process",
 		Long: `Kill sends a signal to a detached process and its process group. KILL goes to
 its whole tree, whatever became of it.`,

@@ -163,11 +163,15 @@ func flagOf(field string) string {
 		return "--pids"
 	case "limits.disk":
 		return "--disk"
+	case "limits.workspace":
+		return "--workspace"
+	case "read_only_root":
+		return "--read-only"
 	case "mounts", "mounts.source", "mounts.target":
 		return "--mount"
 	case "labels":
 		return "--label"
-	case "image", "env", "workdir", "user", "network", "require", "expires", "timeout", "signal", "backend":
+	case "id", "name", "profile", "idle", "unused", "image", "env", "workdir", "user", "network", "require", "expires", "timeout", "signal", "backend":
 		return "--" + field
 	case "dir":
 		return "--workdir"

@@ -12,13 +12,13 @@ import (
 func (a *app) rmCommand() *cobra.Command {
 	var force, all bool
 	cmd := &cobra.Command{
-		Use:               "rm [flags] ID...",
+		Use:               "rm [flags] ID|NAME...",
 		Short:             "remove sandboxes, with their files and processes",
 		ValidArgsFunction: a.completeIDs(-1),
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case all && len(args) > 0:
-				return usage("--all and an id are both given: choose one")
+				return usage("--all and a sandbox are both given: choose one")
 			case all:
 				return nil
 			}
@@ -34,8 +34,8 @@ func (a *app) rmCommand() *cobra.Command {
 				return removeAll(cmd.Context(), rt)
 			}
 			var failed error
-			for _, id := range args {
-				sb, err := rt.Open(cmd.Context(), sandbox.ID(id))
+			for _, ref := range args {
+				sb, err := find(cmd.Context(), ref, rt.LookAt, rt.LookAtName)
 				if err == nil {
 					err = sb.Remove(cmd.Context())
 				}
@@ -46,8 +46,8 @@ func (a *app) rmCommand() *cobra.Command {
 				if failed != nil {
 					say(a.stderr, failed)
 				}
-				if failed = noSuch(id, err); !errors.Is(err, sandbox.NotExist) {
-					failed = fmt.Errorf("%s: %w", id, err)
+				if failed = err; !errors.Is(err, sandbox.NotExist) {
+					failed = fmt.Errorf("%s: %w", ref, err)
 				}
 			}
 			return failed

@@ -50,9 +50,9 @@ the Linux kernel alone. The first one needs no daemon:
 			root.AddCommand(c)
 		}
 	}
-	add(groupSandbox, a.runCommand(), a.createCommand(), a.lsCommand(), a.inspectCommand(), a.pauseCommand(), a.resumeCommand(), a.rmCommand())
+	add(groupSandbox, a.runCommand(), a.createCommand(), a.lsCommand(), a.topCommand(), a.inspectCommand(), a.pauseCommand(), a.resumeCommand(), a.releaseCommand(), a.rmCommand(), a.pruneCommand())
 	add(groupInside, a.execCommand(), a.psCommand(), a.logsCommand(), a.killCommand(), a.cpCommand())
-	add(groupDaemon, a.serveCommand(), a.doctorCommand(), a.versionCommand())
+	add(groupDaemon, a.serveCommand(), a.statusCommand(), a.eventsCommand(), a.doctorCommand(), a.versionCommand())
 	root.AddCommand(topics()...)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		help := fmt.Sprintf("%s --help lists the flags", cmd.CommandPath())

@@ -15,6 +15,14 @@ import (
 
 // specFlags are the flags of run and create: what sandbox is wanted.
 type specFlags struct {
+	set *pflag.FlagSet // where they are
+
+	id        string
+	name      string
+	profile   string
+	idle      idleFlag
+	workspace size
+
 	backend  string
 	image    string
 	memory   size
@@ -34,6 +42,11 @@ type specFlags struct {
 }
 
 func (f *specFlags) add(fs *pflag.FlagSet) {
+	f.set = fs
+	fs.StringVar(&f.name, "name", "", "what to call the sandbox; no two of yours have one name")
+	fs.StringVar(&f.id, "id", "", "the id that it gets: 8 to 40 characters of a-z and 0-9 (default: a new one)")
+	fs.StringVar(&f.profile, "profile", "", "the defaults and bounds that it gets, by their name (default: that of the protocol)")
+	fs.Var(&f.idle, "idle", "remove it when nothing has used it for this time, such as 30m; never keeps it (default: as the profile says)")
 	fs.StringVar(&f.backend, "backend", "", "what makes the sandbox, such as linux (default: the first that there is)")
 	fs.SetAnnotation("backend", notSetting, []string{""})
 	fs.StringVar(&f.image, "image", "", `what the file system starts as: "host" (the default) or "dir:/path"`)
@@ -41,6 +54,7 @@ func (f *specFlags) add(fs *pflag.FlagSet) {
 	fs.Float64Var(&f.cpus, "cpus", 0, "how many processors it may use, such as 0.5")
 	fs.IntVar(&f.pids, "pids", 0, "how many processes and threads it may have")
 	fs.Var(&f.disk, "disk", "how much it may write, such as 1g")
+	fs.Var(&f.workspace, "workspace", "how large the files below its working directory may get, looked at before and after each command")
 	fs.StringArrayVar(&f.mounts, "mount", nil, "a folder or file of the host to show inside: SRC:DST[:ro|rw] (default rw); may be repeated")
 	f.env.add(fs)
 	fs.StringVar(&f.workdir, "workdir", "", "where commands start (default /workspace)")
@@ -56,6 +70,11 @@ func (f *specFlags) add(fs *pflag.FlagSet) {
 // spec returns the Spec that the flags describe.
 func (f *specFlags) spec(a *app) (sandbox.Spec, error) {
 	s := sandbox.Spec{
+		ID:           sandbox.ID(f.id),
+		Name:         f.name,
+		Profile:      f.profile,
+		Idle:         time.Duration(f.idle),
+		Explicit:     f.explicit(),
 		Backend:      f.backend,
 		Image:        f.image,
 		Workdir:      f.workdir,
@@ -67,6 +86,8 @@ func (f *specFlags) spec(a *app) (sandbox.Spec, error) {
 			CPU:    f.cpus,
 			PIDs:   f.pids,
 			Disk:   int64(f.disk),
+
+			Workspace: int64(f.workspace),
 		},
 	}
 	// A directory of the shell's is meant, not one of the daemon's.
@@ -87,16 +108,6 @@ func (f *specFlags) spec(a *app) (sandbox.Spec, error) {
 	for _, p := range f.require {
 		s.Require = append(s.Require, sandbox.Property(p))
 	}
-	for _, text := range f.labels {
-		k, v, ok := strings.Cut(text, "=")
-		if !ok {
-			return s, sandbox.Errorf(sandbox.Invalid, "labels", "%q is not KEY=VALUE", text)
-		}
-		if s.Labels == nil {
-			s.Labels = make(map[string]string)
-		}
-		s.Labels[k] = v
-	}
 	switch {
 	case f.ttl != 0 && f.expires != "":
 		return s, usage("--ttl and --expires are both given: choose one")
@@ -112,11 +123,64 @@ func (f *specFlags) spec(a *app) (sandbox.Spec, error) {
 		s.Expires = t
 	}
 	var err error
+	if s.Labels, err = parseLabels(f.labels); err != nil {
+		return s, err
+	}
 	if s.Env, err = f.env.env(a); err != nil {
 		return s, err
 	}
 	return s, s.Check()
 }
+
+// explicit returns the fields whose zero value was given, and so is meant.
+func (f *specFlags) explicit() []string {
+	var fields []string
+	for _, z := range []struct {
+		flag, field string
+		zero        bool
+	}{
+		{"memory", "limits.memory", f.memory == 0},
+		{"cpus", "limits.cpu", f.cpus == 0},
+		{"pids", "limits.pids", f.pids == 0},
+		{"disk", "limits.disk", f.disk == 0},
+		{"workspace", "limits.workspace", f.workspace == 0},
+		{"read-only", "read_only_root", !f.readOnly},
+		{"ttl", "expires", f.ttl == 0 && f.expires == ""},
+	} {
+		if z.zero && f.set.Changed(z.flag) {
+			fields = append(fields, z.field)
+		}
+	}
+	return fields
+}
+
+// idleFlag is a time without use, or never, as a flag.
+type idleFlag time.Duration
+
+func (i *idleFlag) String() string {
+	switch d := time.Duration(*i); {
+	case d < 0:
+		return "never"
+	case d > 0:
+		return d.String()
+	}
+	return ""
+}
+
+func (i *idleFlag) Set(v string) error {
+	if v == "never" {
+		*i = -1
+		return nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil || d <= 0 {
+		return sandbox.Errorf(sandbox.Invalid, "idle", "%q is not a time", v).WithHint("write 30m or 1h30m, or never")
+	}
+	*i = idleFlag(d)
+	return nil
+}
+
+func (i *idleFlag) Type() string { return "duration" }
 
 // parseMount reads SRC:DST, SRC:DST:ro or SRC:DST:rw. A relative SRC is below
 // the working directory.
