@@ -202,6 +202,17 @@ func TestExpires(t *testing.T) {
 	})
 }
 
+// TestExpiresByTheWallClock: what is written down and read again is equal, so a
+// monotonic clock must not be in it.
+func TestExpiresByTheWallClock(t *testing.T) {
+	for _, p := range []Profile{{TTL: time.Hour}, {MaxTTL: time.Hour}} {
+		got, err := p.Spec(sandbox.Spec{})
+		if err != nil || got.Expires.IsZero() || got.Expires != got.Expires.Round(0) {
+			t.Errorf("got %v, %v", got.Expires, err)
+		}
+	}
+}
+
 // TestChange: a change is no way round the bounds of a profile.
 func TestChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

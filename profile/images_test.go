@@ -23,6 +23,9 @@ func TestResolve(t *testing.T) {
 		{"rockchin/*", ""},
 		{"*:3.12", "a 3.12"},
 		{"*:3.13", "a 3.13"},
+		{"*:3.13-alpine", "an alpine"},
+		{"zz*b*", "a late one"},
+		{"zz*a*", "an early one"},
 	}
 	for range 20 {
 		rand.Shuffle(len(rules), func(i, j int) { rules[i], rules[j] = rules[j], rules[i] })
@@ -34,6 +37,8 @@ func TestResolve(t *testing.T) {
 			"python:3.12":                     "dir:/python312",
 			"python:3.13":                     "a python 3",
 			"python:3.13-slim":                "a slim python 3",
+			"python:3.13-alpine":              "a python 3",
+			"zzba":                            "an early one",
 			"python:2.7":                      "a python",
 			"python":                          "something with python",
 			"docker.io/library/python":        "something with python",
