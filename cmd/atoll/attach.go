@@ -35,10 +35,15 @@ func (f *streamFlags) add(fs *pflag.FlagSet) {
 // where nothing else does. It returns the command's status as an error, or nil
 // if that is 0. What gives a command more memory is said by more.
 func (a *app) attach(ctx context.Context, sb sandbox.Sandbox, cmd sandbox.Cmd, f streamFlags, more string) error {
+	begun := time.Now()
 	exit, err := a.attachTo(ctx, sb, cmd, f)
 	if e := status(0); err == nil || errors.As(err, &e) {
 		switch exit.Reason {
 		case sandbox.TimedOut:
+			if f.timeout == 0 || time.Since(begun) < f.timeout {
+				say(a.stderr, hint(errors.New("the command was killed: it ran for longer than the profile allows"), "atoll inspect names the sandbox's profile"))
+				break
+			}
 			say(a.stderr, hint(fmt.Errorf("the command was killed: it ran for longer than %v", f.timeout), "raise --timeout"))
 		case sandbox.OutOfMemory:
 			var limit int64
