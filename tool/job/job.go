@@ -165,7 +165,7 @@ func (t *Table) start(ctx context.Context, sb sandbox.Sandbox, spec Spec) (Info,
 		}
 		// What is gone now is as good as ended; that the sandbox is gone the
 		// next round finds.
-		if _, err := t.end(ctx, d, busy.ID, t.cfg.Grace); err != nil && sandbox.KindOf(err) != sandbox.NotExist {
+		if _, err := t.end(ctx, sb.ID(), d, busy.ID, t.cfg.Grace); err != nil && sandbox.KindOf(err) != sandbox.NotExist {
 			return Info{}, err
 		}
 	}
@@ -289,7 +289,7 @@ func (t *Table) info(sb sandbox.ID, p sandbox.ProcessInfo, name string) Info {
 		i.Read = r.read[0]
 	}
 	if w := r.words; w != nil {
-		i.Adopted, i.Dir, i.EnvNames = false, w.dir, w.names
+		i.Adopted, i.Dir, i.EnvNames = false, w.dir, slices.Clone(w.names)
 		if w.args != nil {
 			i.Args = slices.Clone(w.args)
 		}
@@ -461,7 +461,7 @@ func (t *Table) stop(ctx context.Context, sb sandbox.Sandbox, ref Ref, grace tim
 		}
 		defer unlock()
 	}
-	exit, err := t.end(ctx, d, i.ID, grace)
+	exit, err := t.end(ctx, sb.ID(), d, i.ID, grace)
 	if err == nil && forget {
 		if err = d.Forget(ctx, i.ID); sandbox.KindOf(err) == sandbox.NotExist {
 			err = nil // somebody was faster
@@ -471,11 +471,11 @@ func (t *Table) stop(ctx context.Context, sb sandbox.Sandbox, ref Ref, grace tim
 }
 
 // end ends a process and its tree.
-func (t *Table) end(ctx context.Context, d sandbox.Detacher, id sandbox.ProcessID, grace time.Duration) (exit sandbox.Exit, err error) {
+func (t *Table) end(ctx context.Context, sb sandbox.ID, d sandbox.Detacher, id sandbox.ProcessID, grace time.Duration) (exit sandbox.Exit, err error) {
 	err = attached(ctx, d, id, func(p sandbox.Process) error {
-		// Not a full pipe, nor one who writes to it, may hold this up.
+		// Who writes to one that does not read may not hold this up.
 		soon, cancel := context.WithTimeout(ctx, time.Second)
-		d.Input(soon, id, nil, true)
+		t.input(soon, sb, d, id, nil, true)
 		cancel()
 		if err := p.Signal(ctx, sandbox.TERM); err != nil {
 			return err

@@ -183,7 +183,7 @@ func (t *Table) preview(ctx context.Context, sb sandbox.Sandbox, d sandbox.Detac
 		}
 		e.next = o.Next
 	}
-	e.bytes = last(e.bytes, t.cfg.Preview)
+	e.bytes = slices.Clone(last(e.bytes, t.cfg.Preview))
 	t.mu.Lock()
 	if r := t.record(sb, i.ID); e.next > r.errs.next {
 		r.errs = e

@@ -247,6 +247,31 @@ wait; while :; do sleep 1; done`))
 	}
 }
 
+func TestRealStopIsNotHeldUpByAFullPipe(t *testing.T) {
+	d := newDaemon(t, Config{Grace: 100 * time.Millisecond})
+	d.start(sh("x", "trap '' TERM; echo ready; while :; do sleep 1; done"))
+	r := d.attach2("x", Attachment{})
+	if got := d.line(r); got != "out:ready\n" {
+		t.Fatal(got)
+	}
+	short, cancel := context.WithTimeout(d.ctx, 200*time.Millisecond)
+	defer cancel()
+	if n, err := r.Write(short, make([]byte, 1<<20)); !errors.Is(err, context.DeadlineExceeded) || n == 1<<20 {
+		t.Fatalf("Write to one that does not read: %d, %v", n, err)
+	}
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := r.Write(d.ctx, make([]byte, 1<<20))
+		wrote <- err
+	}()
+	if e, err := d.tab.Stop(d.ctx, d.sb, ByName("x")); err != nil || e.Signal != sandbox.KILL {
+		t.Errorf("Stop: %+v, %v", e, err)
+	}
+	if err := <-wrote; err == nil {
+		t.Error("who wrote was told that all was written")
+	}
+}
+
 // dead waits for the process to be gone.
 func (d *daemon) dead(pid string) {
 	d.Helper()

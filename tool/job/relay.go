@@ -213,8 +213,8 @@ func (r *Relay) Exit() (exit sandbox.Exit, ok bool) {
 }
 
 // Next returns the next piece of output, waiting for one as long as it takes.
-// To call it is to acknowledge what it returned before: that is not delivered
-// to the next reader again.
+// To call it is to acknowledge what it returned before, also when ctx has
+// ended: that is not delivered to the next reader again.
 //
 // After the last output of a job that has ended it returns io.EOF. When ctx
 // ends it returns its error, and may be called again. It is
@@ -231,6 +231,12 @@ func (r *Relay) Next(ctx context.Context) (Piece, error) {
 func (r *Relay) next(ctx context.Context) (Piece, error) {
 	ctx, done, err := r.turn(ctx, r.reading)
 	if err != nil {
+		select { // it got what it got, though it wants no more
+		case r.reading <- struct{}{}:
+			r.acknowledge()
+			<-r.reading
+		default:
+		}
 		return Piece{}, err
 	}
 	defer done()

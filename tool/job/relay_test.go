@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -293,6 +294,57 @@ func TestWhoQueuesIsNext(t *testing.T) {
 		second := <-got
 		defer second.Close()
 		p.expect(second, "out:a\nb\n")
+	})
+}
+
+// TestManyReadersOneAfterTheOtherLoseAndRepeatNothing: whoever acknowledges
+// what it got before it leaves, leaves the rest to the next.
+func TestManyReadersOneAfterTheOtherLoseAndRepeatNothing(t *testing.T) {
+	inPlace(t, Config{}, func(p *place) {
+		const lines = 300
+		p.start(sh("x", fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo $i; i=$((i+1)); case $i in *0) sleep 1;; esac; done", lines)))
+		got := make(chan string, lines+10)
+		var readers sync.WaitGroup
+		for n := range 10 {
+			readers.Go(func() {
+				for {
+					r, err := p.tab.Attach(p.ctx, p.sb, ByName("x"), Attachment{Lines: 100, Busy: Queue})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for range 1 + n {
+						piece, err := r.Next(p.ctx)
+						if err == io.EOF {
+							r.Close()
+							return
+						}
+						if err != nil || piece.Dropped > 0 || piece.Partial {
+							t.Errorf("%+v, %v", piece, err)
+						}
+						got <- string(piece.Data)
+					}
+					over, cancel := context.WithCancel(p.ctx)
+					cancel()
+					if _, err := r.Next(over); !errors.Is(err, context.Canceled) {
+						t.Errorf("Next of one who leaves: %v", err)
+					}
+					r.Close()
+				}
+			})
+		}
+		readers.Wait()
+		close(got)
+		n := 0
+		for s := range got {
+			if s != fmt.Sprint(n) {
+				t.Fatalf("line %d is %q", n, s)
+			}
+			n++
+		}
+		if n != lines {
+			t.Errorf("%d lines came, want %d", n, lines)
+		}
 	})
 }
 
