@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"iter"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -44,40 +45,55 @@ func Read(path string, since time.Time) iter.Seq2[sandbox.Event, error] {
 	}
 }
 
-// openAll opens the files of a record, the latest first, so that none escapes
-// by being renamed meanwhile. The caller closes them, also after an error.
-func openAll(path string) ([]*os.File, error) {
-	var files []*os.File
-	var seen []fs.FileInfo
-	missing := 0
-	for i := 0; missing < 3; i++ { // a crash within a rotation leaves a number out
+// openAll opens the files of a record, the latest first. The caller closes
+// them, also after an error.
+func openAll(path string) (files []*os.File, err error) {
+	for range 100 {
+		var moved bool
+		files, moved, err = tryOpenAll(path)
+		if err != nil || !moved {
+			return files, err
+		}
+		for _, f := range files {
+			f.Close()
+		}
+	}
+	return nil, errors.New("it is rotated all the time")
+}
+
+// tryOpenAll reports whether files were renamed meanwhile, so that some may be
+// missing or in the wrong order.
+func tryOpenAll(path string) (files []*os.File, moved bool, err error) {
+	var infos []fs.FileInfo
+	for i, missing := 0, 0; missing < 3; i++ { // a crash within a rotation leaves a number out
 		name := path
 		if i > 0 {
 			name = old(path, i)
 		}
 		f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 		if errors.Is(err, fs.ErrNotExist) {
-			missing++
+			if missing++; i == 0 {
+				infos = append(infos, nil)
+			}
 			continue
 		}
 		if err != nil {
-			return files, err
+			return files, false, err
 		}
+		missing = 0
 		files = append(files, f)
 		info, err := f.Stat()
 		if err != nil {
-			return files, err
+			return files, false, err
 		}
-		for _, s := range seen {
-			if os.SameFile(s, info) { // it was renamed since
-				files = files[:len(files)-1]
-				f.Close()
-				break
-			}
-		}
-		seen = append(seen, info)
+		moved = moved || slices.ContainsFunc(infos, func(s fs.FileInfo) bool { return s != nil && os.SameFile(s, info) })
+		infos = append(infos, info)
 	}
-	return files, nil
+	now, err := os.Lstat(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return files, false, err
+	}
+	return files, moved || (now == nil) != (infos[0] == nil) || now != nil && !os.SameFile(now, infos[0]), nil
 }
 
 // readFile reports whether to go on.

@@ -254,7 +254,7 @@ func fillUp() error {
 		}
 		rs, _, _, err := s.Load()
 		if err != nil || len(rs) != len(heard) {
-			return fmt.Errorf("there are %d records, %w, want %d", len(rs), err, len(heard))
+			return fmt.Errorf("there are %d records, %v, want %d", len(rs), err, len(heard))
 		}
 		// Room is made, and it goes on.
 		if err := growSmall(dir, int64(round+2)*1<<20); err != nil {
