@@ -93,7 +93,7 @@ not to use: it keeps no sandbox from being removed for being idle.`,
 					return a.printTable(topRows(all, time.Now()))
 				}
 				width, height, err := term.GetSize(int(a.stdout.Fd()))
-				if err != nil {
+				if err != nil || width < 1 || height < 2 { // some terminals do not know
 					width, height = 80, 24
 				}
 				if err := drawTop(a.stdout, topRows(all, time.Now()), width, height); err != nil {
