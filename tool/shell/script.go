@@ -30,7 +30,7 @@ var hideBash = func() string {
 		fmt.Fprintf(&b, "for __atoll_n in 10 11 12 13 14 15 16 17 18 19; do { exec %[2]d>&$__atoll_n; } %[1]d>&-; [ /proc/$$/fd/%[2]d -ef /proc/$$/fd/%[1]d ] && break; done; "+
 			"[ /proc/$$/fd/%[2]d -ef /proc/$$/fd/%[1]d ] || exec %[2]d>&%[1]d\n", from, to)
 	}
-	b.WriteString("exec 7>&- 8>&- 9>&-; unset __atoll_n\nshopt -s expand_aliases\n")
+	b.WriteString("exec 7>&- 8>&- 9>&-; unset __atoll_n\nshopt -s expand_aliases execfail\n")
 	return b.String()
 }()
 
@@ -44,7 +44,7 @@ var hideBash = func() string {
 //	n  answers when it stands idle
 //	m  says that a command's directory is missing
 const setup = `__atoll_s() { return "$1"; }
-__atoll_r() { command printf 'R%s %s ' "$2" "$?" >&C; command printf %s "$1" >&O; command printf %s "$1" >&E; case ${!-} in '') ;; *) command jobs -p >&C ;; esac; { command printf '\0'; command pwdPWD; command printf '\0'; } >&C || exit; }
+__atoll_r() { set -- "$1" "$2" "$?"; CHECK; command printf 'R%s %s ' "$2" "$3" >&C; command printf %s "$1" >&O; command printf %s "$1" >&E; case ${!-} in '') ;; *) command jobs -p >&C ;; esac; { command printf '\0'; command pwdPWD; command printf '\0'; } >&C || exit; }
 __atoll_d() { { command pwdPWD; command printf '\0'; DUMP; command printf '\0'; } >&C 2>/dev/null; }
 __atoll_x() { command printf 'X%s\0' "$?" >&C; __atoll_d; }
 __atoll_n() { command printf 'S%s\0' "$1" >&C; __atoll_d; }
@@ -56,6 +56,7 @@ type dialect struct {
 	bash    bool
 	c, o, e string // descriptors: control, standard output, standard error
 	hide    string // puts them there
+	check   string // ends who is not the shell
 	away    string // redirections that take them from a command
 	dump    string // tells a state: its fields but for the directory
 	trap    string // ends the command that runs
@@ -67,16 +68,22 @@ var (
 	bash = &dialect{
 		bash: true,
 		c:    "61", o: "62", e: "63",
-		hide: hideBash,
-		dump: "shopt -p; declare -p" + next + "declare -f; declare -F" + next + "alias -p" + next + "umask" + next + "trap -p" + next + "set +o",
+		hide:  hideBash,
+		check: ":",
+		dump:  "shopt -p; declare -p" + next + "declare -f; declare -F" + next + "alias -p" + next + "umask" + next + "trap -p" + next + "set +o",
 		// break reaches the loop around every command, but not out of a function.
 		trap: `case ${#FUNCNAME[@]} in 0) break 9999;; esac; exit 130`,
 	}
 	posix = &dialect{
 		c: "7", o: "8", e: "9",
-		dump: "set" + next + "export -p; readonly -p" + next + "alias" + next + "umask" + next + "trap" + next + "set +o",
-		trap: `exit 130`,
-		away: " 7>&- 8>&- 9>&-",
+		// In BusyBox's ash, command catches the errors of what it runs. It does so
+		// in a subshell too, which then believes to be the shell, and reads on.
+		// Where /proc shows other pids than the shell's they cannot be told.
+		hide:  "__atoll_p=; read -r __atoll_p __atoll_q </proc/self/stat; if [ \"$__atoll_p\" = $$ ]; then __atoll_c() { read -r __atoll_p __atoll_q </proc/self/stat; [ \"$__atoll_p\" = $$ ]; }; else __atoll_c() { :; }; fi\n",
+		check: `__atoll_c || exit "$3"`,
+		dump:  "set" + next + "export -p; readonly -p" + next + "alias" + next + "umask" + next + "trap" + next + "set +o",
+		trap:  `exit 130`,
+		away:  " 7>&- 8>&- 9>&-",
 	}
 )
 
@@ -86,7 +93,7 @@ func (d *dialect) prepare(physical bool) string {
 	if physical {
 		p = " -P"
 	}
-	return d.hide + strings.NewReplacer(">&C", ">&"+d.c, ">&O", ">&"+d.o, ">&E", ">&"+d.e, "PWD", p, "DUMP", d.dump).Replace(setup)
+	return d.hide + strings.NewReplacer(">&C", ">&"+d.c, ">&O", ">&"+d.o, ">&E", ">&"+d.e, "PWD", p, "DUMP", d.dump, "CHECK", d.check).Replace(setup)
 }
 
 // traps are set last, so that none that was restored replaces them.
@@ -105,12 +112,9 @@ func (d *dialect) line(c *Command, status int, stdin string) string {
 	if c.Dir != "" {
 		fmt.Fprintf(&b, "if \\command cd -- %s;then ", quote(c.Dir))
 	}
+	b.WriteString("for _ in _;do ")
 	if status != 0 {
 		fmt.Fprintf(&b, "__atoll_s %d&&:;", status)
-	}
-	b.WriteString("for _ in _;do ")
-	if d.bash { // complaints then have no line number, as on a terminal
-		b.WriteString("LINENO=0;")
 	}
 	for _, k := range slices.Sorted(maps.Keys(c.Env)) {
 		b.WriteString(k + "=" + quote(c.Env[k]) + " ")
