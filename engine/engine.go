@@ -153,7 +153,7 @@ type Engine struct {
 	busy    sync.WaitGroup                 // goroutines and calls; Add with mu held and closed false
 	live    map[key]*entry                 // guarded by mu; by id and by name
 	below   map[sandbox.ID]*entry          // guarded by mu; by the id that the Runtime below gave
-	graves  map[sandbox.ID]store.Tombstone // guarded by mu
+	graves  map[sandbox.ID]store.Tombstone // guarded by mu; those that are not written down yet
 	making  []*reservation                 // guarded by mu; room taken by what is being made
 	locks   map[key]*keyLock               // guarded by mu
 	running map[sandbox.Owner]int          // guarded by mu; processes that somebody waits for, by the owner and all above

@@ -58,7 +58,6 @@ func (e *Engine) add(en *entry) {
 	for _, name := range en.rec.Names {
 		e.live[key{owner: en.owner, name: name}] = en
 	}
-	delete(e.graves, en.id)
 }
 
 // drop forgets en, unless somebody took its place. mu is held.
@@ -141,20 +140,25 @@ func clone(m map[string]string) map[string]string {
 	return c
 }
 
-// find returns the live sandbox with key k as v may see it, or why there is
-// none. mu is held.
-func (e *Engine) find(v *View, k key) (*entry, error) {
-	en := e.live[k]
-	if en == nil || !v.owner.Sees(en.owner) {
-		if t, ok := e.graves[k.id]; ok && k.id != "" && v.owner.Sees(t.Owner) {
-			return nil, wasGone(&t.Gone)
+// buried returns the error of a call to a sandbox that does not live: that it
+// is gone and why, if v may know, else that nobody has the key.
+func (e *Engine) buried(v *View, k key) error {
+	if k.id == "" {
+		return nobody(k)
+	}
+	e.mu.Lock()
+	t, ok := e.graves[k.id]
+	e.mu.Unlock()
+	if !ok {
+		var err error
+		if t, ok, err = e.store.Tombstone(k.id); err != nil {
+			e.log.Error("what became of a sandbox cannot be read", "id", k.id, "err", err)
 		}
-		return nil, nobody(k)
 	}
-	if en.gone != nil {
-		return nil, wasGone(en.gone)
+	if !ok || !v.owner.Sees(t.Owner) {
+		return nobody(k)
 	}
-	return en, nil
+	return wasGone(&t.Gone)
 }
 
 func nobody(k key) *sandbox.Error {
@@ -171,10 +175,14 @@ func wasGone(g *sandbox.Gone) *sandbox.Error {
 // touch finds a sandbox and notes that it is used.
 func (e *Engine) touch(v *View, k key) (*entry, error) {
 	e.mu.Lock()
+	en := e.live[k]
+	if en == nil || !v.owner.Sees(en.owner) {
+		e.mu.Unlock()
+		return nil, e.buried(v, k)
+	}
 	defer e.mu.Unlock()
-	en, err := e.find(v, k)
-	if err != nil {
-		return nil, err
+	if en.gone != nil {
+		return nil, wasGone(en.gone)
 	}
 	en.touched(e)
 	return en, nil
@@ -260,14 +268,14 @@ func (e *Engine) alive(ctx context.Context, en *entry) (bool, error) {
 // in passing, once.
 func (e *Engine) died(en *entry) {
 	e.mu.Lock()
-	if e.closed || en.gone != nil {
+	if !e.condemn(en, sandbox.Gone{Why: sandbox.Died}) {
 		e.mu.Unlock()
 		return
 	}
 	sb := en.sb
-	en.gone = &sandbox.Gone{Why: sandbox.Died, At: time.Now()}
 	e.drop(en)
-	e.graves[en.id] = en.tombstone()
+	e.graves[en.id] = en.tombstone() // until it is written down
+	en.ending, en.attempt = true, make(chan struct{})
 	e.busy.Add(1)
 	e.mu.Unlock()
 	defer e.leave()
@@ -281,8 +289,21 @@ func (e *Engine) died(en *entry) {
 			e.log.Warn("what is left of a dead sandbox could not be removed", "id", en.id, "err", err)
 		}
 	}
-	close(en.done)
+	e.mu.Lock()
+	en.settle()
+	e.mu.Unlock()
 	e.ended(en)
+}
+
+// settle says that nothing is left of en. Engine.mu is held.
+func (en *entry) settle() {
+	en.ending = false
+	close(en.done)
+	if en.attempt == nil {
+		en.attempt = en.done
+	} else {
+		close(en.attempt)
+	}
 }
 
 // tombstone returns what is remembered of en. Engine.mu is held.
@@ -298,7 +319,11 @@ func (e *Engine) bury(ctx context.Context, en *entry) {
 	e.mu.Unlock()
 	if err := e.store.Bury(ctx, t); err != nil {
 		e.log.Error("the end of a sandbox could not be written down", "id", en.id, "err", err)
+		return // its grave stays
 	}
+	e.mu.Lock()
+	delete(e.graves, en.id)
+	e.mu.Unlock()
 }
 
 // ended tells of the end of en.
@@ -338,7 +363,6 @@ func (e *Engine) remove(en *entry, early bool) <-chan struct{} {
 	e.busy.Add(1)
 	go func() {
 		defer e.leave()
-		defer close(attempt)
 		ctx, cancel := context.WithTimeout(context.Background(), RemoveTimeout)
 		defer cancel()
 		if early {
@@ -355,17 +379,18 @@ func (e *Engine) remove(en *entry, early bool) <-chan struct{} {
 			e.bury(ctx, en)
 		}
 		e.mu.Lock()
-		en.ending, en.endErr = false, err
+		en.endErr = err
 		if err != nil {
+			en.ending = false
+			close(attempt)
 			en.retry = time.Now().Add(retryAfter)
 			e.rearm(en)
 			e.mu.Unlock()
 			e.log.Error("a sandbox could not be removed; it will be tried again", "id", en.id, "err", err)
 			return
 		}
-		e.graves[en.id] = en.tombstone()
 		e.drop(en)
-		close(en.done)
+		en.settle()
 		e.mu.Unlock()
 		e.ended(en)
 	}()

@@ -251,22 +251,20 @@ func (v *View) create(ctx context.Context, w wish) (_ *entry, err error) {
 	en := e.entry(rec, w.prof)
 	en.sb = sb
 
-	err = e.store.Put(ctx, rec)
-	if err == nil {
-		err = ctx.Err()
-	}
-	e.mu.Lock()
-	switch {
-	case err != nil:
-	case e.closed:
-		err = errClosed
-	case e.live[key{id: rec.ID}] != nil: // an id from below that somebody chose
+	if e.known(rec.ID) != nil { // an id from below that somebody chose
 		err = sandbox.Errorf(sandbox.Unavailable, "", "the new sandbox's id is taken").WithHint("try again")
-	default:
-		e.add(en)
-		e.rearm(en)
+	} else if err = e.store.Put(ctx, rec); err == nil {
+		err = ctx.Err()
+		e.mu.Lock()
+		if e.closed {
+			err = errClosed
+		}
+		if err == nil {
+			e.add(en)
+			e.rearm(en)
+		}
+		e.mu.Unlock()
 	}
-	e.mu.Unlock()
 	if err == nil {
 		return en, nil
 	}
@@ -275,11 +273,7 @@ func (v *View) create(ctx context.Context, w wish) (_ *entry, err error) {
 	if e := sb.Remove(undo); e != nil && !errors.Is(e, sandbox.NotExist) {
 		err = errors.Join(err, e)
 	}
-	en.gone = &sandbox.Gone{Why: sandbox.Removed, Note: "it was never handed out", At: time.Now()}
-	if en := e.known(rec.ID); en == nil {
-		err = errors.Join(err, e.store.Forget(undo, rec.ID, rec.Inner))
-	}
-	return nil, err
+	return nil, errors.Join(err, e.store.Forget(undo, rec.ID, rec.Inner))
 }
 
 // known returns the live sandbox with this id, or nil.

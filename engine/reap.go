@@ -4,7 +4,6 @@ import (
 	"maps"
 	"time"
 
-	"github.com/atoll-run/atoll/engine/store"
 	"github.com/atoll-run/atoll/sandbox"
 )
 
@@ -161,11 +160,7 @@ func (e *Engine) writeUsed() error {
 
 // sweep forgets what has been gone for long.
 func (e *Engine) sweep(now time.Time) {
-	before := now.Add(-Memory)
-	e.mu.Lock()
-	maps.DeleteFunc(e.graves, func(_ sandbox.ID, t store.Tombstone) bool { return t.At.Before(before) })
-	e.mu.Unlock()
-	if _, err := e.store.Sweep(before); err != nil {
+	if _, err := e.store.Sweep(now.Add(-Memory)); err != nil {
 		e.log.Error("old tombstones could not be forgotten", "err", err)
 	}
 }

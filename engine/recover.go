@@ -13,12 +13,9 @@ import (
 // recover finds again what the store says exists, and compares it with what is
 // below.
 func (e *Engine) recover(ctx context.Context) error {
-	recs, tombs, meta, err := e.store.Load()
+	recs, _, meta, err := e.store.Load()
 	if err != nil {
 		return err
-	}
-	for _, t := range tombs {
-		e.graves[t.ID] = t
 	}
 	now := time.Now()
 	for _, rec := range recs {
@@ -91,10 +88,10 @@ func (e *Engine) missed(ctx context.Context, en *entry, meta store.Meta) {
 	e.mu.Lock()
 	en.gone = &g
 	e.drop(en)
-	e.graves[en.id] = en.tombstone()
+	e.graves[en.id] = en.tombstone() // until it is written down
+	en.settle()
 	e.mu.Unlock()
 	e.bury(ctx, en)
-	close(en.done)
 	e.ended(en)
 }
 

@@ -330,6 +330,33 @@ func unbury(t txn, k []byte) error {
 	return t.setNumber(tombs, t.number(tombs)-1)
 }
 
+// Tombstone returns what became of the sandbox with this id, and whether that
+// is known.
+func (s *Store) Tombstone(id sandbox.ID) (Tombstone, bool, error) {
+	var d Tombstone
+	found := false
+	if err := s.open(); err != nil {
+		return d, false, err
+	}
+	if checkID(id) != nil {
+		return d, false, nil
+	}
+	err := s.back.view(func(t txn) error {
+		v := t.get(tombs, []byte(id))
+		if v == nil {
+			return nil
+		}
+		var err error
+		d, err = decodeTombstone([]byte(id), v)
+		found = err == nil
+		return err
+	})
+	if err != nil {
+		return Tombstone{}, false, sandbox.At("store.Tombstone", id, failure(err))
+	}
+	return d, found, nil
+}
+
 // Used keeps when sandboxes were last used, which [Store.Load] then says
 // instead of the Used of their records. Ids that have no record are ignored.
 func (s *Store) Used(last map[sandbox.ID]time.Time) error {
