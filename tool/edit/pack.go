@@ -165,7 +165,12 @@ func newArchive(w io.Writer, format Format) (*archive, error) {
 		a.tar = tar.NewWriter(a.gzip)
 	case Zip:
 		a.zip = zip.NewWriter(w)
-		a.zip.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) { return flate.NewWriter(w, flate.BestSpeed) })
+		// One compressor after the other: each has more than a megabyte.
+		flat, _ := flate.NewWriter(nil, flate.BestSpeed)
+		a.zip.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) {
+			flat.Reset(w)
+			return flat, nil
+		})
 	default:
 		return nil, badFormat(format)
 	}
