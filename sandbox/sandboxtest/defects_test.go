@@ -1292,6 +1292,23 @@ func TestDefect(t *testing.T) {
 // in one way after the other, and each time the claims that say so must fail,
 // by name.
 func TestSuiteFindsDefects(t *testing.T) {
+	var all []broken
+	for _, d := range defects {
+		all = append(all, broken{d.name, d.fails})
+	}
+	findDefects(t, "TestDefect", all)
+}
+
+// broken names a defect, and the claims that must fail.
+type broken struct {
+	name  string
+	fails []string
+}
+
+// findDefects runs test in a process of its own for each defect, with its name
+// in the environment, and expects those claims of it to fail.
+func findDefects(t *testing.T, test string, defects []broken) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -1312,7 +1329,7 @@ func TestSuiteFindsDefects(t *testing.T) {
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestDefect$/^("+strings.Join(d.fails, "|")+")$", "-test.v")
+			cmd := exec.CommandContext(t.Context(), self, "-test.run=^"+test+"$/^("+strings.Join(d.fails, "|")+")$", "-test.v")
 			cmd.Env = append(os.Environ(), "SUITE_DEFECT="+d.name)
 			results[i].out, results[i].err = cmd.CombinedOutput()
 		})
@@ -1328,7 +1345,7 @@ func TestSuiteFindsDefects(t *testing.T) {
 				if !known[claim] {
 					t.Errorf("%s is no claim", claim)
 				}
-				if !bytes.Contains(r.out, []byte("--- FAIL: TestDefect/"+claim+" ")) {
+				if !bytes.Contains(r.out, []byte("--- FAIL: "+test+"/"+claim+" ")) {
 					t.Errorf("%s does not fail:\n%s", claim, r.out)
 				}
 			}
