@@ -12,6 +12,7 @@ import (
 // TestShell shows what the shell knows.
 func TestShell(t *testing.T) {
 	for _, c := range []struct{ script, out string }{
+		{`echo a >&3; (echo b; sh -c 'echo c >&3') >&3; exec 3>&-; (echo d >&3) 2>/dev/null || echo closed`, "<a\nb\nc\n>closed\n"},
 		{`echo hi`, "hi\n"},
 		{`echo a b | cat | wc -w`, "2\n"},
 		{`x=1; y=$((x+2)); echo "$x $y ${z:-none}"`, "1 3 none\n"},
@@ -53,9 +54,17 @@ func TestShell(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				var out strings.Builder
-				_, err = sandbox.Run(t.Context(), sb, sandbox.Cmd{Args: []string{"sh", "-c", c.script}, Stdout: &out, Stderr: &out, Timeout: time.Hour})
-				if got := out.String(); got != c.out || err != nil {
+				var out, control strings.Builder
+				cmd := sandbox.Cmd{Args: []string{"sh", "-c", c.script}, Stdout: &out, Stderr: &out, Timeout: time.Hour}
+				if strings.HasPrefix(c.out, "<") { // what comes through descriptor 3
+					cmd.Control = &control
+				}
+				_, err = sandbox.Run(t.Context(), sb, cmd)
+				got := out.String()
+				if cmd.Control != nil {
+					got = "<" + control.String() + ">" + got
+				}
+				if got != c.out || err != nil {
 					t.Errorf("got %q, %v, want %q", got, err, c.out)
 				}
 			})

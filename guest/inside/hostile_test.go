@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -116,6 +117,18 @@ func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {
 			if _, ok := next(t, conn); !ok {
 				t.Fatalf("operation %d ends the connection", op)
 			}
+		}
+	}
+	for name, m := range map[string]*proto.Start{
+		"three for descriptor 3":            {Args: []string{"/bin/true"}, Control: true},
+		"three beside a terminal":           {Args: []string{"/bin/true"}, Control: true, Terminal: true},
+		"descriptor 3 of a detached one":    {Args: []string{"/bin/true"}, Control: true, Detached: true},
+		"a detached one's that are its own": {Args: []string{"/bin/true"}, Out: proto.Pipe, Detached: true},
+		"too long a name":                   {Args: []string{"/bin/true"}, Out: proto.Pipe, Control: true, Name: strings.Repeat("n", 257)},
+	} {
+		conn.WriteMsgUnix(proto.AppendFrame(nil, proto.OpStart, 3, 5, m), rights, nil)
+		if f, ok := next(t, conn); !ok || len(f.Body) == 0 || f.Body[0] == 0 {
+			t.Errorf("%s: answered with %q, %v", name, f.Body, ok)
 		}
 	}
 	conn.Close()

@@ -373,6 +373,14 @@ var defects = []defect{
 		},
 	},
 	{
+		name:  "policy is taken and not kept",
+		fails: []string{"PolicyIsKeptOrRefused"},
+		create: func(rt sandbox.Runtime, ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+			spec.ID, spec.Name, spec.Profile, spec.Explicit, spec.Idle, spec.Limits.Workspace = "", "", "", nil, 0, 0
+			return rt.Create(ctx, spec)
+		},
+	},
+	{
 		name:  "a backend that is not there is another one",
 		fails: []string{"UnknownBackendIsRefused"},
 		create: func(rt sandbox.Runtime, ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {

@@ -303,6 +303,44 @@ var runtimeClaims = []claim{
 			t.errorf("the sandboxes were %v, are %v", before, after)
 		}
 	}},
+	{name: "PolicyIsKeptOrRefused", says: "ID, Name, Profile, Idle, Explicit, Limits.Workspace and Mount.Extra are policy: a Keeper acts on them, what makes sandboxes and nothing more refuses them with Unsupported.", check: func(t *T) {
+		before := t.ids()
+		id, name := sandbox.NewID(), t.name("policy")
+		for _, c := range []struct {
+			field string
+			spec  func(*sandbox.Spec)
+			kept  func(sandbox.Info) bool
+		}{
+			{"id", func(s *sandbox.Spec) { s.ID = id }, func(i sandbox.Info) bool { return i.ID == id }},
+			{"name", func(s *sandbox.Spec) { s.Name = name }, func(i sandbox.Info) bool { return slices.Contains(i.Names, name) }},
+			{"profile", func(s *sandbox.Spec) { s.Profile = "no-such-profile" }, func(sandbox.Info) bool { return false }},
+			{"explicit", func(s *sandbox.Spec) { s.Explicit = []string{"limits.memory"} }, func(i sandbox.Info) bool { return i.Owner != "" }},
+			{"idle", func(s *sandbox.Spec) { s.Idle = time.Hour }, func(i sandbox.Info) bool { return i.Idle == time.Hour }},
+			{"limits.workspace", func(s *sandbox.Spec) { s.Limits.Workspace = 1 << 30 }, func(i sandbox.Info) bool { return i.Limits.Workspace == 1<<30 }},
+			{"mounts.extra", func(s *sandbox.Spec) {
+				s.Mounts = []sandbox.Mount{{Source: "/no/such/folder", Target: "/mnt/extra", Extra: true}}
+			}, func(i sandbox.Info) bool { return len(i.Mounts) == 1 && i.Mounts[0].Extra }},
+		} {
+			spec := t.Spec
+			c.spec(&spec)
+			sb, err := t.rt.Create(t.ctx, spec)
+			switch {
+			case err == nil:
+				i, err := sb.Info(t.ctx)
+				if t.ok("Info", err); !c.kept(i) {
+					t.errorf("%s was neither refused nor kept: %+v", c.field, i)
+				}
+				t.ok("Remove", sb.Remove(t.ctx))
+			case c.field == "profile" && errors.Is(err, sandbox.NotExist), c.field == "mounts.extra" && !errors.Is(err, sandbox.Unsupported):
+				// a Keeper has no such profile, or goes on to the folder
+			default:
+				t.kind("Create with "+c.field, err, c.field, sandbox.Unsupported)
+			}
+		}
+		if after := t.ids(); !slices.Equal(before, after) {
+			t.errorf("the sandboxes were %v, are %v", before, after)
+		}
+	}},
 	{name: "UnknownBackendIsRefused", says: "Backend names what makes the sandbox; one that a Runtime has not is NotExist with Field \"backend\".", check: func(t *T) {
 		before := t.ids()
 		spec := t.Spec
