@@ -57,7 +57,7 @@ func TestUnderLoad(t *testing.T) {
 	for worker := range 8 {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(worker), 7))
-			for time.Now().Before(deadline) && !t.Failed() {
+			for (time.Now().Before(deadline) || execs.Load() < 100) && !t.Failed() {
 				v, name := owners[rng.IntN(2)], fmt.Sprint("name ", rng.IntN(200))
 				sb, made, err := v.Acquire(t.Context(), sandbox.Spec{Name: name})
 				if err != nil {
@@ -103,9 +103,6 @@ func TestUnderLoad(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("%d execs, %d sandboxes gone under a worker's hands, %d removed", execs.Load(), evicted.Load(), replaced.Load())
-	if execs.Load() < 100 {
-		t.Errorf("there were only %d execs", execs.Load())
-	}
 
 	// What the engine, the store and the backend have is the same.
 	known := make(map[sandbox.ID]bool)

@@ -708,7 +708,8 @@ func (p *Proc) printf(args []string) int {
 	}
 	format, rest := args[0], args[1:]
 	for {
-		s, n, err := expand.Format(nil, format, rest)
+		// One of its own: nil is a Config that all share, and it is written to.
+		s, n, err := expand.Format(new(expand.Config), format, rest)
 		if err != nil {
 			return p.fail("%v", err)
 		}
