@@ -495,23 +495,47 @@ func TestOldOnesAreReplaced(t *testing.T) {
 	})
 }
 
-// TestOldOnesAreNotHandedOut, not even when the filler is held up.
+// TestOldOnesAreNotHandedOut, not even when the filler has no time for them.
 func TestOldOnesAreNotHandedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBackend(t)
-		rt := newRuntime(t, b, warm.Config{MaxAge: hour, Specs: []warm.Pin{{Spec: image, N: 2}}})
+		on := make(chan struct{})
+		b.create = func(_ context.Context, s sandbox.Spec) error {
+			if s.Image == "stuck" {
+				<-on
+			}
+			return nil
+		}
+		rt := newRuntime(t, b, warm.Config{MaxAge: hour, Specs: []warm.Pin{{Spec: image, N: 2}, {Spec: sandbox.Spec{Image: "stuck"}}}})
 		rest()
 		old := b.ids(t)
-		block := make(chan struct{})
-		b.set(func() { b.remove = func(context.Context, sandbox.ID) error { <-block; return nil } })
 		time.Sleep(hour)
 		if sb := create(t, rt, image); old[sb.ID()] {
 			t.Errorf("%s is too old", sb.ID())
 		}
-		if n := len(listed(t, rt)); n != 1 {
-			t.Errorf("List shows %d while old ones are being removed", n)
+		if s := rt.Stats(); s.Ready != 1 || s.Misses != 1 {
+			t.Errorf("%+v", s)
 		}
-		close(block)
+		close(on)
+	})
+}
+
+// TestWhoHasNoneComesFirst, then who is always to have some.
+func TestWhoHasNoneComesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBackend(t)
+		rt := newRuntime(t, b, warm.Config{Max: 6, Specs: []warm.Pin{{Spec: image, N: 3}, {Spec: sandbox.Spec{Image: "other"}}}})
+		rest()
+		var made []string
+		for _, s := range b.created() {
+			made = append(made, s.Image)
+		}
+		if want := []string{"some", "other", "some", "some"}; !slices.Equal(made, want) {
+			t.Errorf("%v were made, want %v", made, want)
+		}
+		if s := rt.Stats(); s.Ready != 4 {
+			t.Errorf("%+v", s)
+		}
 	})
 }
 
@@ -898,12 +922,12 @@ func TestRequestsGoFirst(t *testing.T) {
 			create(t, rt, image)
 		}
 		before := rt.Stats().Filled
-		time.Sleep(3*warm.Polite + warm.Polite/2)
+		time.Sleep(warm.Polite + warm.Polite/2)
 		n := rt.Stats().Filled - before
 		cancel()
 		wg.Wait()
-		if n != 3 && n != 4 {
-			t.Errorf("%d were made in three seconds and a half, want one a second", n)
+		if n != 1 && n != 2 {
+			t.Errorf("%d were made in a second and a half, want one a second", n)
 		}
 	})
 }
@@ -922,6 +946,7 @@ func TestRequestsGoFirstEvenWhileItAsksForRoom(t *testing.T) {
 			time.Sleep(warm.Polite / 4)
 			return nil
 		}})
+		synctest.Wait() // it is asking
 		create(t, rt, sandbox.Spec{Image: "slow"})
 		if n := len(b.created()); n != 1 {
 			t.Errorf("%d were made while a request waited", n)
