@@ -15,6 +15,7 @@ func (a *app) execCommand() *cobra.Command {
 		detach  bool
 		input   bool
 		keep    size
+		name    string
 	)
 	cmd := &cobra.Command{
 		Use:   "exec [flags] ID|NAME -- COMMAND [ARG...]",
@@ -49,6 +50,8 @@ the sandbox keeps the end of its output for atoll logs.`,
 				return usage("a detached command has neither input nor terminal of ours: -d does not go with -i and -t")
 			case !detach && keep != 0:
 				return usage("--keep goes with --detach alone")
+			case !detach && name != "":
+				return usage("--name goes with --detach alone")
 			}
 			sb, done, err := a.open(cmd, args[0])
 			if err != nil {
@@ -62,7 +65,7 @@ the sandbox keeps the end of its output for atoll logs.`,
 			if err != nil {
 				return err
 			}
-			id, err := d.StartDetached(cmd.Context(), want, sandbox.DetachOptions{Stdin: input, Ring: int(keep)})
+			id, err := d.StartDetached(cmd.Context(), want, sandbox.DetachOptions{Stdin: input, Ring: int(keep), Name: name})
 			if err != nil {
 				return err
 			}
@@ -76,6 +79,7 @@ the sandbox keeps the end of its output for atoll logs.`,
 	fs.StringVar(&workdir, "workdir", "", "where the command starts (default: the sandbox's)")
 	fs.StringVar(&user, "user", "", "whom the command runs as (default: the sandbox's)")
 	fs.BoolVarP(&detach, "detach", "d", false, "do not wait: print the process's id")
+	fs.StringVar(&name, "name", "", "with --detach: what to call the process, for atoll ps")
 	fs.Var(&keep, "keep", "with --detach: how much output is kept (default 1m, at most 16m)")
 	client(cmd)
 	return cmd
