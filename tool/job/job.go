@@ -488,7 +488,11 @@ func (t *Table) end(ctx context.Context, sb sandbox.ID, d sandbox.Detacher, id s
 		}
 		late := err != nil
 		// Also when it has ended: it may have left others behind.
-		if err := p.Signal(ctx, sandbox.KILL); err != nil || !late {
+		err = p.Signal(ctx, sandbox.KILL)
+		if !late && sandbox.KindOf(err) == sandbox.NotExist {
+			err = nil // and been forgotten
+		}
+		if !late || err != nil {
 			return err
 		}
 		last, cancel := context.WithTimeout(ctx, dying)

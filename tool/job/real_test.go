@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,19 +29,46 @@ type daemon struct {
 	rt  *linux.Runtime
 }
 
+// guest builds the guest, once.
+var guest = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "atoll-job-test-")
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(dir, "atoll-guest")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, "github.com/atoll-run/atoll/cmd/atoll-guest")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return file, fmt.Errorf("%w\n%s", err, out)
+	}
+	return file, os.Chmod(dir, 0o755) // sandboxes of ordinary users read it
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built {
+		if file, _ := guest(); file != "" {
+			os.RemoveAll(filepath.Dir(file))
+		}
+	}
+	os.Exit(code)
+}
+
+// built is set once guest was called.
+var built bool
+
 // newDaemon returns one with a sandbox, or skips.
 func newDaemon(t *testing.T, cfg Config) *daemon {
 	t.Helper()
-	guest := filepath.Join(t.TempDir(), "atoll-guest")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", guest, "github.com/atoll-run/atoll/cmd/atoll-guest")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the guest: %v\n%s", err, out)
+	built = true
+	program, err := guest()
+	if err != nil {
+		t.Fatalf("build the guest: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	d := &daemon{place: &place{T: t, ctx: ctx, tab: newTable(t, cfg)}}
-	d.cfg = linux.Config{State: t.TempDir(), Cache: t.TempDir(), Guest: guest, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	d.cfg = linux.Config{State: t.TempDir(), Cache: t.TempDir(), Guest: program, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	rt, err := linux.New(d.cfg)
 	if errors.Is(err, sandbox.Unsupported) {
 		if strings.Contains(os.Getenv("ATOLL_REQUIRE"), "linux") {

@@ -520,6 +520,99 @@ func (t *tape) Output(ctx context.Context, id sandbox.ProcessID, cursor int64, m
 	return o, nil
 }
 
+// A play is a job whose answers were written beforehand.
+type play struct {
+	sandbox.Sandbox
+	sandbox.Detacher
+	chunks []sandbox.Chunk // of which those without Data are gaps of 10 bytes
+}
+
+func (p *play) ID() sandbox.ID { return "playplayplay" }
+
+func (p *play) Processes(context.Context) ([]sandbox.ProcessInfo, error) {
+	return []sandbox.ProcessInfo{{ID: "1", Name: "x", Cursor: 1 << 20}}, nil
+}
+
+func (p *play) Output(ctx context.Context, id sandbox.ProcessID, cursor int64, most int, wait time.Duration) (sandbox.Output, error) {
+	o := sandbox.Output{Next: cursor}
+	var at int64
+	for _, c := range p.chunks {
+		n := int64(len(c.Data))
+		if n == 0 {
+			n = 10
+		}
+		if at += n; at <= o.Next {
+			continue
+		}
+		skip := n - (at - o.Next)
+		o.Next = at
+		if len(c.Data) == 0 {
+			o.Dropped = n - skip
+			continue
+		}
+		o.Chunks = []sandbox.Chunk{{Stderr: c.Stderr, Data: bytes.Clone(c.Data[skip:])}}
+		return o, nil
+	}
+	o.Exit = &sandbox.Exit{Reason: sandbox.Exited}
+	return o, nil
+}
+
+// played returns the pieces that readers get of chunks, of which "" is a gap
+// of ten bytes. After stay pieces a reader leaves, and another goes on.
+func played(t *testing.T, a Attachment, stay int, chunks ...string) []string {
+	t.Helper()
+	p := new(play)
+	for _, c := range chunks {
+		p.chunks = append(p.chunks, sandbox.Chunk{Data: []byte(c)})
+	}
+	tab := newTable(t, Config{})
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	var got []string
+	for {
+		r, err := tab.Attach(t.Context(), p, ByName("x"), a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range stay {
+			got = append(got, said(r.Next(t.Context())))
+			if got[len(got)-1] == "EOF" {
+				return got
+			}
+		}
+		r.Next(gone) // to acknowledge
+		r.Close()
+	}
+}
+
+func TestALineThatLostAPartIsDroppedWhole(t *testing.T) {
+	for _, stay := range []int{1, 2, 100} {
+		got := played(t, Attachment{Lines: 64}, stay, "one\ntw", "", "o", "ther\nthree\n", "", "four")
+		want := []string{"out:one", "gap:12", "gap:6", "out:three", "gap:10", "gap:4", "EOF"}
+		if !slices.Equal(got, want) {
+			t.Errorf("in stays of %d: %q, want %q", stay, got, want)
+		}
+		got = played(t, Attachment{}, stay, "one\ntw", "", "o", "ther\n")
+		want = []string{"out:one\ntw", "gap:10", "out:o", "out:ther\n", "EOF"}
+		if !slices.Equal(got, want) {
+			t.Errorf("as it comes, in stays of %d: %q, want %q", stay, got, want)
+		}
+	}
+}
+
+func TestAPartOfALongLineEndsWithACharacter(t *testing.T) {
+	as := strings.Repeat("a", 61)
+	for _, stay := range []int{1, 100} {
+		for cut := 1; cut < 4; cut++ {
+			got := played(t, Attachment{Lines: 64}, stay, as[:30], as[30:]+"\U0001F600"[:cut], "\U0001F600"[cut:]+"b\n")
+			want := []string{"part:" + as, "out:\U0001F600b", "EOF"}
+			if !slices.Equal(got, want) {
+				t.Errorf("cut at %d, in stays of %d: %q, want %q", cut, stay, got, want)
+			}
+		}
+	}
+}
+
 // FuzzRelay reads a tape with readers that come and go: what was written comes
 // once and in order, but for what they are told is lost.
 func FuzzRelay(f *testing.F) {

@@ -349,11 +349,11 @@ func TestEndedJobsAreKeptForTheRetention(t *testing.T) {
 	inPlace(t, Config{Retention: time.Minute}, func(p *place) {
 		i := p.start(sh("x", "echo hello; sleep 10"))
 		p.wait(ByName("x"))
-		time.Sleep(time.Minute - 1)
+		time.Sleep(time.Minute - time.Nanosecond)
 		if got := p.outs(ByName("x"), Both); got != "hello\n" {
 			t.Errorf("its output is %q", got)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		p.gone(ByName("x"))
 		ps, err := p.sb.(sandbox.Detacher).Processes(p.ctx)
 		if err != nil || len(ps) != 0 {
