@@ -78,8 +78,11 @@ var (
 		c: "7", o: "8", e: "9",
 		// In BusyBox's ash, command catches the errors of what it runs. It does so
 		// in a subshell too, which then believes to be the shell, and reads on.
-		// Where /proc shows other pids than the shell's they cannot be told.
-		hide:  "__atoll_p=; read -r __atoll_p __atoll_q </proc/self/stat; if [ \"$__atoll_p\" = $$ ]; then __atoll_c() { read -r __atoll_p __atoll_q </proc/self/stat; [ \"$__atoll_p\" = $$ ]; }; else __atoll_c() { :; }; fi\n",
+		// Where /proc shows other pids than the shell's they cannot be told. dash
+		// has no read -n, and does not need it.
+		hide: `__atoll_c() { read -r -n 10 __atoll_p </proc/self/stat; case $__atoll_p in "$$ "*) ;; *) return 1 ;; esac; }
+__atoll_c || __atoll_c() { :; }
+`,
 		check: `__atoll_c || exit "$3"`,
 		dump:  "set" + next + "export -p; readonly -p" + next + "alias" + next + "umask" + next + "trap" + next + "set +o",
 		trap:  `exit 130`,

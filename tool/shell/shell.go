@@ -673,7 +673,12 @@ func (s *Shell) try(c *command) (Result, error) {
 		}
 	}
 	if s.live == nil {
-		if err := s.start(s.life); err != nil {
+		err := s.start(s.life)
+		if err != nil && s.state != nil && errors.Is(err, sandbox.Unavailable) && s.life.Err() == nil {
+			s.state = nil // with which no shell comes up
+			err = s.start(s.life)
+		}
+		if err != nil {
 			return failed, err
 		}
 	}
