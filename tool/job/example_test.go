@@ -42,11 +42,8 @@ func Example() {
 			log.Fatal(err)
 		}
 		fmt.Printf("%s\n", answer.Data)
-
-		leave, cancel := context.WithCancel(ctx) // the connection ends
-		cancel()
-		relay.Next(leave) // the answer has arrived
-		relay.Close()
+		relay.Acknowledge() // or ask for the Next
+		relay.Close()       // the connection ends
 	}
 	exit, err := jobs.Stop(ctx, sb, job.ByName("mcp"))
 	if err != nil {

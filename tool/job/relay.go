@@ -231,12 +231,7 @@ func (r *Relay) Next(ctx context.Context) (Piece, error) {
 func (r *Relay) next(ctx context.Context) (Piece, error) {
 	ctx, done, err := r.turn(ctx, r.reading)
 	if err != nil {
-		select { // it got what it got, though it wants no more
-		case r.reading <- struct{}{}:
-			r.acknowledge()
-			<-r.reading
-		default:
-		}
+		r.Acknowledge() // it got what it got, though it wants no more
 		return Piece{}, err
 	}
 	defer done()
@@ -294,6 +289,17 @@ func (r *Relay) why(ctx context.Context) error {
 		return err
 	}
 	return ctx.Err()
+}
+
+// Acknowledge says that what Next returned last has arrived, for who does not
+// call Next again.
+func (r *Relay) Acknowledge() {
+	select {
+	case r.reading <- struct{}{}:
+		r.acknowledge()
+		<-r.reading
+	default: // Next is under way, and has said so
+	}
 }
 
 // acknowledge tells the record that all that deliver returned has arrived.

@@ -566,8 +566,6 @@ func played(t *testing.T, a Attachment, stay int, chunks ...string) []string {
 		p.chunks = append(p.chunks, sandbox.Chunk{Data: []byte(c)})
 	}
 	tab := newTable(t, Config{})
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
 	var got []string
 	for {
 		r, err := tab.Attach(t.Context(), p, ByName("x"), a)
@@ -580,7 +578,7 @@ func played(t *testing.T, a Attachment, stay int, chunks ...string) []string {
 				return got
 			}
 		}
-		r.Next(gone) // to acknowledge
+		r.Acknowledge()
 		r.Close()
 	}
 }
