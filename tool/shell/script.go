@@ -143,7 +143,8 @@ func (d *dialect) line(c *Command, status int, stdin string) string {
 //	kill  URG to the shell, which then abandons the command; KILL to the command's children
 //	int   URG to the shell; INT to the children
 //	all   as kill, and the shell too, after telling its directory
-//	rest  KILL to those that are left of a shell that has ended: of its session
+//	rest  KILL to what is left of shells that have ended: of their sessions.
+//	      The first argument then is their pids
 //
 // A child of the command is a descendant of the shell that is neither
 // one of those pids, nor below one, nor older than the command; or one of
@@ -159,8 +160,9 @@ stat() {
 stat $$ || exit 3
 since=$((t - age)) me=$$
 if [ $how = rest ]; then
-	[ -d /proc/$shell ] && exit
-	sid=$shell
+	for p in $shell; do [ -d /proc/$p ] || sid="$sid $p"; done
+	[ -n "$sid" ] || exit 0
+	shell= sid="$sid "
 else
 	stat $shell || exit 0
 	[ "$ss" = $shell ] && sid=$ss
@@ -188,7 +190,7 @@ while [ $n -lt 40 ]; do
 			IFS=:; set -- $e; unset IFS
 			case "$left$theirs" in *" $1 "*) continue ;; esac
 			if [ $how = rest ]; then
-				[ "$3" = "$sid" ] || continue
+				case $sid in *" $3 "*) ;; *) continue ;; esac
 			else
 				case $2 in
 				$shell) [ $4 -ge $((since - 5)) ] || continue ;;

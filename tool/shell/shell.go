@@ -538,10 +538,8 @@ func (s *Shell) quit() {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), killTime)
 	defer cancel()
-	for _, pid := range s.old {
-		if _, err := s.killer(ctx, pid, "rest", 0, nil); err != nil {
-			return // the sandbox is gone, or will not
-		}
+	if len(s.old) > 0 { // if it fails, the sandbox is gone, or will not
+		s.killer(ctx, s.old, "rest", 0, nil)
 	}
 }
 
@@ -652,6 +650,9 @@ func (s *Shell) run(c *command) {
 	}
 	s.mu.Lock()
 	s.cur = nil
+	// It is remembered for its output: not for its secrets, nor for a
+	// megabyte of text.
+	c.Env, c.Stdin, c.Text = nil, nil, strings.Clone(c.Text[:min(len(c.Text), 4096)])
 	if r.Dir == "" {
 		r.Dir = s.dir
 	}
@@ -724,7 +725,7 @@ func (s *Shell) try(c *command) (Result, error) {
 		case <-c.intr:
 			why = Interrupted
 			ctx, cancel := context.WithTimeout(s.life, killTime)
-			if _, err := s.killer(ctx, l.pid, "int", time.Since(c.started()), jobs); err != nil {
+			if _, err := s.killer(ctx, []int{l.pid}, "int", time.Since(c.started()), jobs); err != nil {
 				l.proc.Signal(ctx, sandbox.INT)
 			}
 			cancel()
@@ -782,7 +783,7 @@ func (s *Shell) halt(c *command, jobs []int) {
 	l := s.live
 	for _, t := range []time.Duration{firstWait, nextWait} {
 		ctx, cancel := context.WithTimeout(s.life, killTime)
-		_, err := s.killer(ctx, l.pid, "kill", time.Since(c.started()), jobs)
+		_, err := s.killer(ctx, []int{l.pid}, "kill", time.Since(c.started()), jobs)
 		cancel()
 		if err != nil {
 			break
@@ -793,7 +794,7 @@ func (s *Shell) halt(c *command, jobs []int) {
 	}
 	ctx, cancel := context.WithTimeout(s.life, killTime)
 	defer cancel()
-	dir, err := s.killer(ctx, l.pid, "all", time.Since(c.started()), jobs)
+	dir, err := s.killer(ctx, []int{l.pid}, "all", time.Since(c.started()), jobs)
 	if err == nil && l.back(killTime) {
 		if path.IsAbs(dir) {
 			l.mu.Lock()
@@ -820,15 +821,17 @@ func (l *live) back(t time.Duration) bool {
 }
 
 // killer runs the script of that name, and returns the line that it printed.
-func (s *Shell) killer(ctx context.Context, pid int, how string, age time.Duration, left []int) (string, error) {
-	spare := strings.Trim(fmt.Sprint(left), "[]")
-	args := append(s.script(killer), "atoll", strconv.Itoa(pid), how, strconv.Itoa(int(age/(10*time.Millisecond))), spare)
+func (s *Shell) killer(ctx context.Context, pids []int, how string, age time.Duration, left []int) (string, error) {
+	args := append(s.script(killer), "atoll", words(pids), how, strconv.Itoa(int(age/(10*time.Millisecond))), words(left))
 	r, err := sandbox.Capture(ctx, s.sb, sandbox.MaxPath+1, sandbox.Cmd{Args: args, Dir: "/", User: s.opt.User})
 	if err == nil && !r.Success() {
 		err = sandbox.Errorf(sandbox.Unavailable, "", "what kills ended with %d", r.Status())
 	}
 	return strings.TrimSuffix(string(r.Stdout), "\n"), err
 }
+
+// words writes numbers as words of a shell.
+func words(n []int) string { return strings.Trim(fmt.Sprint(n), "[]") }
 
 // script returns what runs a script.
 func (s *Shell) script(text string) []string {
