@@ -69,7 +69,10 @@ type Client struct {
 	end    context.CancelFunc
 	mu     sync.Mutex
 	closed bool           // guarded by mu
-	busy   sync.WaitGroup // those who follow streams; Add with mu held and closed false
+
+	silence time.Duration // Silence, but for tests
+
+	busy sync.WaitGroup // those who follow streams; Add with mu held and closed false
 }
 
 var _ sandbox.Runtime = (*Client)(nil)
@@ -77,7 +80,7 @@ var _ sandbox.Runtime = (*Client)(nil)
 // New returns a Client, or an Invalid error naming the field that is wrong. It
 // does not talk to the daemon yet.
 func New(cfg Config) (*Client, error) {
-	c := &Client{http: &http.Transport{
+	c := &Client{silence: Silence, http: &http.Transport{
 		Proxy:               http.ProxyFromEnvironment, // which leaves out loopback
 		TLSClientConfig:     cfg.TLS,
 		MaxIdleConns:        256,

@@ -123,7 +123,7 @@ func (c *Client) Events(ctx context.Context, after int64, follow bool) iter.Seq2
 		}
 		heard, silent := context.WithCancel(ctx)
 		defer silent()
-		watchdog := time.AfterFunc(Silence, silent)
+		watchdog := time.AfterFunc(c.silence, silent)
 		defer watchdog.Stop()
 		silence := func(err error) error {
 			if heard.Err() != nil && ctx.Err() == nil {
@@ -155,7 +155,7 @@ func (c *Client) Events(ctx context.Context, after int64, follow bool) iter.Seq2
 					return
 				}
 			}
-			watchdog.Reset(Silence)
+			watchdog.Reset(c.silence)
 		}
 	}
 }
