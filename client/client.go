@@ -68,7 +68,7 @@ type Client struct {
 	life   context.Context
 	end    context.CancelFunc
 	mu     sync.Mutex
-	closed bool           // guarded by mu
+	closed bool // guarded by mu
 
 	silence time.Duration // Silence, but for tests
 
