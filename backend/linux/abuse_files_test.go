@@ -399,6 +399,40 @@ func TestAbuseMountSources(t *testing.T) {
 	}
 }
 
+// A mount that has to lie within one folder does not leave it by a link, though
+// where that leads to is allowed to somebody else; nor is the folder of any use
+// where it is not allowed itself.
+func TestAbuseMountWithin(t *testing.T) {
+	cfg := config(t)
+	top := t.TempDir()
+	alice, bob := filepath.Join(top, "alice"), filepath.Join(top, "bob")
+	for _, dir := range []string{filepath.Join(alice, "own"), bob} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, to := range map[string]string{"bobs": bob, "up": "..", "same": "own"} {
+		if err := os.Symlink(to, filepath.Join(alice, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg.MountRoots = []string{alice, bob}
+	rt := newRuntimeWith(t, cfg)
+	for _, c := range []struct {
+		source, within string
+		ok             bool
+	}{
+		{alice + "/own", alice, true}, {alice, alice, true}, {alice + "/same", alice, true}, {bob, "", true},
+		{bob, alice, false}, {alice + "/bobs", alice, false}, {alice + "/up", alice, false}, {alice + "/up/bob", alice, false},
+		{alice + "/own", top, false}, {"/srv", "/srv", false}, {alice + "/own", alice + "/own/../../bob", false},
+	} {
+		_, err := rt.Create(t.Context(), sandbox.Spec{Mounts: []sandbox.Mount{{Source: c.source, Target: "/mnt/it", Within: c.within}}})
+		if c.ok && err != nil || !c.ok && !errors.Is(err, sandbox.Denied) {
+			t.Errorf("%s within %q: %v", strings.ReplaceAll(c.source, top, ""), strings.ReplaceAll(c.within, top, ""), err)
+		}
+	}
+}
+
 // Images come from the folders that are allowed for them and from nowhere
 // else; where mounts may come from says nothing about it, nor the other way
 // round.
