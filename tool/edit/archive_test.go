@@ -369,7 +369,7 @@ func TestUnpackDropsSpecialBits(t *testing.T) {
 
 func TestUnpackBounds(t *testing.T) {
 	parts := []part{{name: "a/b/c", content: "12345"}, {name: "d", content: "1234567890"}, {name: "e/", kind: tar.TypeDir}}
-	zeros := part{name: "zeros", content: strings.Repeat("\x00", 8<<20)}
+	zeros := part{name: "zeros", content: strings.Repeat("\x00", 3<<20)}
 	for _, c := range []struct {
 		opt   edit.UnpackOptions
 		parts []part
@@ -383,7 +383,7 @@ func TestUnpackBounds(t *testing.T) {
 		{edit.UnpackOptions{MaxSource: 100}, parts, "max_source"},
 		{edit.UnpackOptions{}, []part{zeros}, "max_ratio"},
 		{edit.UnpackOptions{MaxRatio: 2000}, []part{zeros}, ""},
-		{edit.UnpackOptions{MaxRatio: 2000, MaxFile: 8<<20 - 1}, []part{zeros}, "max_file"},
+		{edit.UnpackOptions{MaxRatio: 2000, MaxFile: 3<<20 - 1}, []part{zeros}, "max_file"},
 	} {
 		for _, f := range formats {
 			var b []byte

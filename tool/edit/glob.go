@@ -6,7 +6,6 @@ import (
 	"context"
 	"io/fs"
 	"slices"
-	"strings"
 
 	"github.com/atoll-run/atoll/sandbox"
 )
@@ -161,6 +160,3 @@ func (h *oldestFirst) Pop() any {
 	*h = (*h)[:len(*h)-1]
 	return e
 }
-
-// base returns the last element of a relative path.
-func base(rel string) string { return rel[strings.LastIndexByte(rel, '/')+1:] }

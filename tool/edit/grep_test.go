@@ -218,7 +218,7 @@ func TestGrepAgrees(t *testing.T) {
 	text := func(lines int) string {
 		var b strings.Builder
 		for range lines {
-			for range r.IntN(4) {
+			for range r.IntN(6) {
 				b.WriteString(words[r.IntN(len(words))])
 			}
 			b.WriteString("\n")
@@ -226,7 +226,10 @@ func TestGrepAgrees(t *testing.T) {
 		return strings.TrimSuffix(b.String(), "\n")
 	}
 	// More than a block, so that lines lie across two of them.
-	sb := newBox(t, map[string]string{"/w/small": text(20), "/w/large": text(40_000)})
+	sb := newBox(t, map[string]string{"/w/small": text(20), "/w/large": text(14_000)})
+	if n := len(content(t, sb, "/w/large")); n < 140<<10 {
+		t.Fatalf("large has only %d bytes", n)
+	}
 	total := 0
 	for _, pattern := range []string{
 		"foo", "(?i)foo", "bar baz$", "^foo", "k", "s", "[kK]+foo", "x.y", `x\.y`, "é", `(foo|bar) ?baz`, `\bfoo\b`, `a{3}b`, "(func)+ main", `\(`, `^\s*$`, "fo+.*bar", "\ufffd", `\x{fffd}x`, `(?:foo)?K`, `foo\r?`,
@@ -274,7 +277,7 @@ func TestGrepAgrees(t *testing.T) {
 
 // A pattern that is costly even for RE2 ends with the time given, or near it.
 func TestGrepEndsWithItsTime(t *testing.T) {
-	sb := newBox(t, map[string]string{"/w/f": strings.Repeat(strings.Repeat("a", 4000)+"\n", 240)})
+	sb := newBox(t, map[string]string{"/w/f": strings.Repeat(strings.Repeat("a", 4000)+"\n", 100)})
 	for pattern, multi := range map[string]bool{`(.*a){600}x`: false, `(?s)a(.*z)?`: true} {
 		// Without a look at the clock each takes minutes.
 		m, err := edit.Grep(t.Context(), sb, "/w", pattern, edit.GrepOptions{Multiline: multi, Scope: edit.Scope{Time: 50 * time.Millisecond}})

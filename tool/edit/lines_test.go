@@ -144,7 +144,7 @@ func TestTail(t *testing.T) {
 // Head, tail and the middle agree with splitting the text.
 func TestLinesAgree(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
-	for range 200 {
+	for range 60 {
 		var lines []string
 		for range r.IntN(40) {
 			lines = append(lines, strings.Repeat(string(rune('a'+r.IntN(26))), r.IntN(5)*r.IntN(8_000))+"\n")
