@@ -226,7 +226,7 @@ func TestGrepAgrees(t *testing.T) {
 		return strings.TrimSuffix(b.String(), "\n")
 	}
 	// More than a block, so that lines lie across two of them.
-	sb := newBox(t, map[string]string{"/w/small": text(20), "/w/large": text(14_000)})
+	sb := newBox(t, map[string]string{"/w/small": text(20), "/w/large": text(20_000)})
 	if n := len(content(t, sb, "/w/large")); n < 140<<10 {
 		t.Fatalf("large has only %d bytes", n)
 	}
