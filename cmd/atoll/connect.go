@@ -178,6 +178,49 @@ func (a *app) ids(cmd *cobra.Command, prefix string) []cobra.Completion {
 	return found
 }
 
+// completeSpec has cmd complete the values of the flags that say what sandbox is
+// wanted, as far as there are lists of them. The profiles are those that this
+// configuration knows.
+func (a *app) completeSpec(cmd *cobra.Command) {
+	words := func(list func() []string) cobra.CompletionFunc {
+		return func(_ *cobra.Command, _ []string, toComplete string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			var found []cobra.Completion
+			for _, w := range list() {
+				if strings.HasPrefix(w, toComplete) {
+					found = append(found, w)
+				}
+			}
+			return found, cobra.ShellCompDirectiveNoFileComp
+		}
+	}
+	for flag, list := range map[string]func() []string{
+		"backend": backendNames,
+		"network": func() []string { return []string{string(sandbox.NetworkOff), string(sandbox.NetworkOn)} },
+		"require": func() []string {
+			var all []string
+			for _, p := range sandbox.Properties() {
+				all = append(all, string(p))
+			}
+			return all
+		},
+		"profile": func() []string {
+			c, err := a.load(cmd.Flags())
+			if err != nil {
+				return nil
+			}
+			set, err := c.profileSet()
+			if err != nil {
+				return nil
+			}
+			return set.Names()
+		},
+	} {
+		if err := cmd.RegisterFlagCompletionFunc(flag, words(list)); err != nil {
+			panic(err) // there is no such flag
+		}
+	}
+}
+
 // completeProcess completes the id of a sandbox and then that of one of its
 // detached processes.
 func (a *app) completeProcess(cmd *cobra.Command, args []string, toComplete string) ([]cobra.Completion, cobra.ShellCompDirective) {

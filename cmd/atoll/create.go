@@ -89,6 +89,7 @@ What the flags do not say, the profile does: atoll help configuration.`,
 		},
 	}
 	spec.add(cmd.Flags())
+	a.completeSpec(cmd)
 	client(cmd)
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "remove the sandbox after this time: the same as --ttl (of a command: see atoll exec --timeout)")
 	// The other flags of run are understood, so that they can be answered.

@@ -83,6 +83,7 @@ names one, that one makes it.`,
 	}
 	cmd.Flags().SetInterspersed(false)
 	spec.add(cmd.Flags())
+	a.completeSpec(cmd)
 	streams.add(cmd.Flags())
 	settings(cmd, "state", "daemon", "token-file", "allow-mount", "allow-image", "log")
 	return cmd
