@@ -29,7 +29,7 @@ func TestContract(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
 			c := sandboxtest.Config{
-				Patience: 10 * time.Second,
+				Patience: 30 * time.Second, // a busy machine, with the race detector
 				New:      func(t *testing.T) sandbox.Runtime { return newJails(t, mode) },
 				Cannot: map[string]string{
 					"ExpiredIsRemoved": "a guest does not know when its sandbox expires",
