@@ -166,7 +166,7 @@ func makeFile(path, boot string, log *slog.Logger) (_ *file, _ Meta, err error) 
 
 // lockFile opens the file at path and takes its lock.
 func lockFile(path string, flag int) (*os.File, error) {
-	for {
+	for range 10 {
 		f, err := os.OpenFile(path, flag|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 		switch {
 		case errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENXIO):
@@ -185,6 +185,7 @@ func lockFile(path string, flag int) (*os.File, error) {
 		}
 		f.Close()
 	}
+	return nil, errHeld // somebody is busy with it
 }
 
 func lock(f *os.File) (fs.FileInfo, error) {

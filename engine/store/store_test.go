@@ -526,29 +526,29 @@ func TestCheckWritesNowAndThen(t *testing.T) {
 }
 
 func TestCloseWaitsForWhatIsWritten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, b := newSlow()
-		errs := make(chan error, 2)
-		for n := range 2 {
-			go func() { errs <- s.Put(t.Context(), record(n)) }()
-		}
-		synctest.Wait()
-		ended := make(chan struct{})
-		go func() { s.Close(); close(ended) }()
-		synctest.Wait()
-		select {
-		case <-ended:
-			t.Error("Close did not wait")
-		default:
-		}
-		close(b.gate)
-		<-ended
-		for range 2 {
-			if err := <-errs; err != nil {
-				t.Error(err)
+	for _, puts := range []int{1, 2} { // the second waits for its turn
+		synctest.Test(t, func(t *testing.T) {
+			s, b := newSlow()
+			errs := make(chan error, puts)
+			for n := range puts {
+				go func() { errs <- s.Put(t.Context(), record(n)) }()
 			}
-		}
-	})
+			synctest.Wait()
+			ended := make(chan struct{}, 1)
+			go func() { s.Close(); ended <- struct{}{} }()
+			synctest.Wait()
+			if len(ended) > 0 {
+				t.Errorf("%d puts: Close did not wait", puts)
+			}
+			close(b.gate)
+			<-ended
+			for range puts {
+				if err := <-errs; err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
 }
 
 // Many do everything at once; at the end there is what each left.
