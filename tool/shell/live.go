@@ -40,6 +40,7 @@ type live struct {
 	dir     string
 	jobs    []int  // that it left running
 	state   *state // the last that it told
+	fresh   bool   // no command came since
 	last    bool   // and that was when it ended, with exited
 	exited  int
 }
@@ -88,7 +89,7 @@ func (l *live) begin(c *command, id ID) string {
 	// beginning is not likely in any output, so that little is held back.
 	nonce := "\x1e" + rand.Text()
 	l.cur, l.id, l.nonce = c, id, []byte(nonce)
-	l.seen, l.ended, l.missing = [2]bool{}, false, false
+	l.seen, l.ended, l.missing, l.fresh = [2]bool{}, false, false, false
 	return quote(nonce)
 }
 
@@ -135,10 +136,10 @@ func (l *live) record(r record) {
 			l.exited, _ = strconv.Atoi(r.head)
 		}
 		if r.cut { // it is too large to be kept
-			l.state = nil
+			l.state, l.fresh = nil, false
 			return
 		}
-		l.state = r.state()
+		l.state, l.fresh = r.state(), true
 		if l.state.dir != "" {
 			l.dir = l.state.dir
 		}

@@ -37,6 +37,14 @@ type Options struct {
 	// 16, at most 1000.
 	Commands int
 
+	// Rest, if positive, is how long an idle shell keeps its process. A sandbox
+	// with a process that somebody waits for is in use; one whose shells rest is
+	// not. The next command then takes some milliseconds longer, and what
+	// belongs to a process is lost: see the package comment. Only bash
+	// rests, as others would lose their functions, and only
+	// without jobs and without a trap on EXIT.
+	Rest time.Duration
+
 	// Queue is how many commands may wait for their turn; 0 is 64. One more
 	// is Exhausted.
 	Queue int
@@ -114,6 +122,8 @@ func (o *Options) check() error {
 		return sandbox.Errorf(sandbox.Invalid, "history", "%d bytes of history are not possible", o.History).WithHint("give 1 to 16777216, or 0 for 262144")
 	case o.Commands < 0 || o.Commands > 1000:
 		return sandbox.Errorf(sandbox.Invalid, "commands", "%d commands cannot be remembered", o.Commands).WithHint("give 1 to 1000, or 0 for 16")
+	case o.Rest < 0:
+		return sandbox.Errorf(sandbox.Invalid, "rest", "%v is negative", o.Rest).WithHint("give a positive time, or 0 for never")
 	case o.Queue < 0:
 		return sandbox.Errorf(sandbox.Invalid, "queue", "%d commands cannot wait", o.Queue).WithHint("give a positive number, or 0 for 64")
 	}
@@ -496,6 +506,7 @@ func (s *Shell) result(c *command, r *reader, status Status) (Result, error) {
 func (s *Shell) loop() {
 	idle := time.NewTimer(0)
 	idle.Stop()
+	told := false
 	for {
 		s.mu.Lock()
 		var c *command
@@ -508,19 +519,45 @@ func (s *Shell) loop() {
 			idle.Stop()
 			s.run(c)
 			idle.Reset(idleTime)
+			told = false
 			continue
 		}
 		select {
 		case <-s.wake:
 		case <-idle.C:
-			if s.live != nil {
+			switch {
+			case s.live == nil:
+			case told:
+				s.rest()
+			default:
 				s.live.in.put("__atoll_n\n")
+				if told = true; s.opt.Rest > 0 {
+					idle.Reset(s.opt.Rest)
+				}
 			}
 		case <-s.life.Done():
 			s.quit()
 			return
 		}
 	}
+}
+
+// rest ends an idle process that the next command can do without.
+func (s *Shell) rest() {
+	l := s.live
+	l.mu.Lock()
+	// A trap on EXIT is for the end of the shell, which this is not.
+	can := l.dialect.bash && l.fresh && len(l.jobs) == 0 && strings.Contains(l.state.traps, "'__atoll_x' EXIT")
+	l.mu.Unlock()
+	if !can {
+		return
+	}
+	l.in.put("trap - EXIT\nexit 0\n")
+	if !l.back(killTime) {
+		l.kill()
+		<-l.done
+	}
+	s.bury(nil)
 }
 
 // quit ends what is left when the shell's life has.
@@ -623,6 +660,9 @@ func (s *Shell) bury(env map[string]string) (fresh bool) {
 	l := s.live
 	s.live = nil
 	s.learn(l)
+	s.mu.Lock()
+	s.pid = 0
+	s.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.state != nil || l.last {
@@ -734,6 +774,18 @@ func (s *Shell) try(c *command) (Result, error) {
 	return s.verdict(c, why)
 }
 
+// settle returns when no signal that was sent to the shell can reach the next
+// command: the shell has run another line since, or has ended.
+func (s *Shell) settle(c *command) {
+	l := s.live
+	l.in.put(report(l.begin(c, 0), 0))
+	if l.back(killTime) {
+		return
+	}
+	l.kill()
+	<-l.done
+}
+
 func (c *command) started() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -745,6 +797,12 @@ func (s *Shell) verdict(c *command, why Status) (Result, error) {
 	l := s.live
 	r := Result{Status: Completed}
 	var err error
+	l.mu.Lock()
+	status, missing := l.status, l.missing
+	l.mu.Unlock()
+	if why != "" {
+		s.settle(c)
+	}
 	select {
 	case <-l.done:
 		r.Replaced = true
@@ -755,12 +813,10 @@ func (s *Shell) verdict(c *command, why Status) (Result, error) {
 		}
 	default:
 		s.learn(l)
-		l.mu.Lock()
-		r.ExitCode = l.status
-		if l.missing {
+		r.ExitCode = status
+		if missing {
 			err = sandbox.Errorf(sandbox.NotExist, "dir", "there is no directory %s", c.Dir)
 		}
-		l.mu.Unlock()
 	}
 	switch why {
 	case TimedOut:

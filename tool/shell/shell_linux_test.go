@@ -762,6 +762,7 @@ func TestTheTimeoutKillsWhatRuns(t *testing.T) {
 			"setsid sleep 300; touch wrong",
 			"cat /dev/zero >/dev/null; touch wrong",
 			"kill -STOP $$; touch wrong",
+			"set -n\nsleep 0\ntouch wrong\nwhile :; do :; done",
 		} {
 			u.do("cd " + dir + "; x=kept; trap - URG 2>/dev/null; :")
 			time.Sleep(40 * time.Millisecond)
@@ -871,6 +872,56 @@ func TestBackgroundProcessesStayUntilClose(t *testing.T) {
 		for _, pid := range []string{one, three} {
 			u.eventually("the end of "+pid, func() bool { return !alive(pid) })
 		}
+	})
+}
+
+func TestAnIdleShellRests(t *testing.T) {
+	u := sit(t, open(t), shell.Options{Rest: 30 * time.Millisecond})
+	dir := t.TempDir()
+	resting := func() bool { return u.Info().PID == 0 }
+	u.do("cd " + dir + "; x=1; f() { echo f $x; }; alias hi='echo hi'; set -u; (exit 3)")
+	u.eventually("rest", resting)
+	if a := u.says("echo $?; f; hi; pwd; echo $unset; echo never", "3\nf 1\nhi\n"+dir+"\n"); a.ExitCode == 0 {
+		t.Errorf("%+v", a)
+	}
+	u.eventually("rest", resting)
+	pid := u.do("sleep 300 & echo $!").out
+	time.Sleep(100 * time.Millisecond)
+	if resting() || !alive(pid) {
+		t.Error("a shell with a job rests")
+	}
+	u.do("kill $!; wait; trap 'echo bye' EXIT")
+	time.Sleep(100 * time.Millisecond)
+	if resting() {
+		t.Error("a shell with a trap on EXIT rests")
+	}
+	u.do("trap - EXIT")
+	time.Sleep(100 * time.Millisecond)
+	u.says("f", "f 1\n")
+}
+
+func TestAKillThatComesLateHurtsNobodyElse(t *testing.T) {
+	each(t, shell.Options{}, func(u *user) {
+		for i := range 40 {
+			id, err := u.Start(shell.Command{Text: "sleep 0.0" + strconv.Itoa(i%4)})
+			if err != nil {
+				u.Fatal(err)
+			}
+			next, err := u.Start(shell.Command{Text: "n=$((n+1))"})
+			if err != nil {
+				u.Fatal(err)
+			}
+			time.Sleep(time.Duration(i%4) * 10 * time.Millisecond)
+			if i%3 == 0 {
+				u.Interrupt(id)
+			} else if err := u.Kill(u.Context(), id); err != nil {
+				u.Fatal(err)
+			}
+			if r, err := u.Wait(u.Context(), next, shell.WaitOptions{}); err != nil || r.Status != shell.Completed || r.ExitCode != 0 || r.Replaced {
+				u.Fatalf("the next command: %+v, %v", r, err)
+			}
+		}
+		u.says("echo $n", "40\n")
 	})
 }
 
