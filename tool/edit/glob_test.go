@@ -349,3 +349,24 @@ func TestPatternTime(t *testing.T) {
 		}
 	}
 }
+
+// Whatever a pattern is, it is refused or matches without trouble, and one
+// without wildcards matches itself alone.
+func FuzzPattern(f *testing.F) {
+	for _, s := range []string{"**/*.go", "{a,b/{c,d}}/[!x-z]?", `\*\[`, "a/./b//c/", "[[]{,}", "{a,[}]}", "\xff/*"} {
+		f.Add(s, "a/b/c.go")
+	}
+	f.Fuzz(func(t *testing.T, pattern, rel string) {
+		p, err := edit.Compile(pattern)
+		if err != nil {
+			if sandbox.KindOf(err) != sandbox.Invalid {
+				t.Errorf("our fault: %v", err)
+			}
+			return
+		}
+		got := p.Match(rel)
+		if !strings.ContainsAny(pattern, `*?[{\`) && path.Clean(rel) == rel && path.Clean(pattern) == pattern && got != (rel == pattern) {
+			t.Errorf("%q matches %q: %v", pattern, rel, got)
+		}
+	})
+}

@@ -231,7 +231,7 @@ func TestGrepAgrees(t *testing.T) {
 		t.Fatalf("large has only %d bytes", n)
 	}
 	total := 0
-	for _, pattern := range []string{
+	for i, pattern := range []string{
 		"foo", "(?i)foo", "bar baz$", "^foo", "k", "s", "[kK]+foo", "x.y", `x\.y`, "é", `(foo|bar) ?baz`, `\bfoo\b`, `a{3}b`, "(func)+ main", `\(`, `^\s*$`, "fo+.*bar", "\ufffd", `\x{fffd}x`, `(?:foo)?K`, `foo\r?`,
 	} {
 		for _, fold := range []bool{false, true} {
@@ -245,6 +245,9 @@ func TestGrepAgrees(t *testing.T) {
 				}
 				re := regexp.MustCompile(expr)
 				for _, name := range []string{"/w/small", "/w/large"} {
+					if name == "/w/large" && fold == (i%2 == 0) {
+						continue // half of them will do
+					}
 					var want []int64
 					all := content(t, sb, name)
 					for i, line := range strings.Split(all, "\n") {
@@ -270,7 +273,7 @@ func TestGrepAgrees(t *testing.T) {
 			}
 		}
 	}
-	if total < 10_000 {
+	if total < 20_000 {
 		t.Errorf("only %d matches: this test tries too little", total)
 	}
 }

@@ -27,9 +27,9 @@ type UnpackOptions struct {
 	Format Format
 
 	// Whole unpacks into a new directory beside the target, which is put in
-	// its place when everything is there: either all is done or nothing. The
-	// target must not be there yet, or be an empty directory, which is
-	// replaced.
+	// its place when everything is there: either all is done or nothing (but
+	// for directories above it that had to be made). The target must not be
+	// there yet, or be an empty directory, which is replaced.
 	Whole bool
 
 	// Exclusive refuses, with [sandbox.Conflict], an archive that has a file
@@ -330,7 +330,7 @@ func (z *unzipped) Read(p []byte) (int, error) {
 // ratio returns an error if out is too much to come of in.
 func (u *unpacker) ratio(out, in int64) error {
 	if out > 1<<20 && out/int64(u.opt.MaxRatio) > in {
-		return beyond("max_ratio", int64(u.opt.MaxRatio))
+		return sandbox.Errorf(sandbox.Exhausted, "max_ratio", "what comes out of the archive is more than %d times as large", u.opt.MaxRatio).WithHint("send it without compression")
 	}
 	return nil
 }
