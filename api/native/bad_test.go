@@ -59,7 +59,7 @@ func TestBadInput(t *testing.T) {
 		{"id with a slash", "GET", all + "/abc%2f..%2fdef", "", 404, sandbox.NotExist, ""},
 		{"id with a NUL", "GET", all + "/abcdefgh%00", "", 404, sandbox.NotExist, ""},
 		{"nothing there", "GET", "/atoll/v1/nonsense", "", 404, sandbox.NotExist, "url"},
-		{"wrong method", "PATCH", box, "", 405, sandbox.Invalid, "method"},
+		{"wrong method", "PUT", box, "", 405, sandbox.Invalid, "method"},
 		{"wrong method below", "GET", box + "/pause", "", 405, sandbox.Invalid, "method"},
 
 		{"exec: no arguments", "POST", box + "/exec", `{}`, 400, sandbox.Invalid, "args"},
