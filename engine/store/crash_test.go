@@ -264,5 +264,18 @@ func fillUp() error {
 			return fmt.Errorf("check when there is room again: %w", err)
 		}
 	}
-	return s.Close()
+	if err := s.Close(); err != nil {
+		return err
+	}
+
+	// And a disk that cannot be written at all.
+	if err := freezeSmall(dir); err != nil {
+		return err
+	}
+	for _, p := range []string{path, path + "2"} {
+		if _, err := Open(p, Options{}); !errors.As(err, &e) || e.Kind != sandbox.Denied || e.Hint == "" {
+			return fmt.Errorf("open on a read-only disk: got %w, want Denied", err)
+		}
+	}
+	return nil
 }

@@ -62,8 +62,9 @@ type file struct {
 	log  *slog.Logger
 
 	// Whose turn it is has these.
-	size   int64 // of the file when it was last looked at: it never shrinks
-	broken error // why nothing can be written until the file is opened again
+	size    int64 // of the file when it was last looked at: it never shrinks
+	broken  error // why nothing can be written until the file is opened again
+	failing bool  // the last write failed
 
 	panicked atomic.Bool // bbolt may hold locks for good
 }
@@ -264,6 +265,18 @@ func (b *file) view(f func(txn) error) error {
 }
 
 func (b *file) update(f func(txn) error) error {
+	err := b.tryUpdate(f)
+	switch {
+	case err != nil && !b.failing:
+		b.log.Error("the record of sandboxes cannot be written", "path", b.path, "err", err)
+	case err == nil && b.failing:
+		b.log.Info("the record of sandboxes can be written again", "path", b.path)
+	}
+	b.failing = err != nil
+	return err
+}
+
+func (b *file) tryUpdate(f func(txn) error) error {
 	switch {
 	case b.panicked.Load():
 		return damage("it was found damaged before")
@@ -281,15 +294,14 @@ func (b *file) change(f func(*bbolt.Tx) error) error {
 	var d damaged
 	switch {
 	case err == nil:
-		return nil
 	case unsynced(err):
 		// The kernel forgets what it could not write, and says so once. What
 		// was built on that would not stand.
 		b.broken = &sandbox.Error{Kind: sandbox.Unavailable, Msg: "the disk that keeps the record of sandboxes failed", Hint: "ask the operator to see to the disk and start the daemon again", Err: err}
+		return b.broken
 	case errors.As(err, &d):
 		b.broken = err
 	}
-	b.log.Error("the record of sandboxes cannot be written", "path", b.path, "err", err)
 	return err
 }
 

@@ -230,7 +230,11 @@ func TestTwoMakersMakeOneFile(t *testing.T) {
 func TestAFileThatWasMovedAwayTakesNothing(t *testing.T) {
 	dir := t.TempDir()
 	path, away := filepath.Join(dir, "store"), filepath.Join(dir, "away")
-	s := reopen(t, path)
+	var log bytes.Buffer
+	s, err := Open(path, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
 	put(t, s, record(1))
 	if err := os.Rename(path, away); err != nil {
 		t.Fatal(err)
@@ -251,6 +255,38 @@ func TestAFileThatWasMovedAwayTakesNothing(t *testing.T) {
 	put(t, s, record(3))
 	s.Close()
 	holds(t, reopen(t, path), []Record{record(1), record(3)}, nil)
+	if bad, good := strings.Count(log.String(), "cannot be written"), strings.Count(log.String(), "written again"); bad != 1 || good != 1 {
+		t.Errorf("the log says %d times that it failed and %d times that it works again, want once each:\n%s", bad, good, &log)
+	}
+}
+
+// After a sync that failed nobody knows what is on the disk.
+func TestNothingIsWrittenAfterASyncThatFailed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store")
+	s := reopen(t, path)
+	put(t, s, record(1))
+	fail := func(err error) error {
+		return s.do(t.Context(), &op{apply: func(txn) error { return err }})
+	}
+	if err := fail(&os.PathError{Op: "write", Path: path, Err: syscall.EIO}); !errors.Is(err, sandbox.Unavailable) {
+		t.Errorf("a write that failed: got %v, want Unavailable", err)
+	}
+	put(t, s, record(2))
+	if err := fail(syscall.EIO); !errors.Is(err, sandbox.Unavailable) { // as fdatasync's comes
+		t.Errorf("a sync that failed: got %v, want Unavailable", err)
+	}
+	for range 2 {
+		if err := s.Put(t.Context(), record(3)); !errors.Is(err, sandbox.Unavailable) || !errors.Is(err, syscall.EIO) {
+			t.Errorf("after it: got %v, want Unavailable, and why", err)
+		}
+		if err := s.Check(); !errors.Is(err, sandbox.Unavailable) {
+			t.Errorf("Check after it: got %v, want Unavailable", err)
+		}
+	}
+	s.Close()
+	s = reopen(t, path)
+	put(t, s, record(4))
+	holds(t, s, []Record{record(1), record(2), record(4)}, nil)
 }
 
 func TestAFileThatIsCutWhileItIsOpenIsNoCrash(t *testing.T) {
@@ -262,8 +298,10 @@ func TestAFileThatIsCutWhileItIsOpenIsNoCrash(t *testing.T) {
 	if err := os.Truncate(path, 8192); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Put(t.Context(), record(1)); err == nil {
-		t.Error("a put into half a file was acknowledged")
+	for range 2 {
+		if err := s.Put(t.Context(), record(1)); !errors.Is(err, sandbox.Internal) || !strings.Contains(err.Error(), "it was cut") {
+			t.Errorf("a put into half a file: got %v, want Internal, and that it was cut", err)
+		}
 	}
 	if _, _, _, err := s.Load(); err == nil {
 		t.Error("half a file was loaded")

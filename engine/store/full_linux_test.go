@@ -31,7 +31,12 @@ func growSmall(dir string, n int64) error {
 	return syscall.Mount("small", dir, "tmpfs", syscall.MS_REMOUNT, fmt.Sprint("size=", n))
 }
 
-func TestAFullDisk(t *testing.T) {
+// freezeSmall makes it read-only.
+func freezeSmall(dir string) error {
+	return syscall.Mount("small", dir, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, "")
+}
+
+func TestADiskThatIsFullOrReadOnly(t *testing.T) {
 	out, err := own("full", t.TempDir()).CombinedOutput()
 	if err != nil && len(out) == 0 {
 		t.Skipf("there is no mount namespace of one's own here: %v", err)
