@@ -92,6 +92,14 @@ func TestBadInput(t *testing.T) {
 		{"output: bad wait", "GET", box + "/processes/x/output?wait=NaN", "", 400, sandbox.Invalid, "wait"},
 		{"output: negative wait", "GET", box + "/processes/x/output?wait=-1", "", 400, sandbox.Invalid, "wait"},
 
+		{"update: bad time", "PATCH", box, `{"expires":"soon"}`, 400, sandbox.Invalid, "expires"},
+		{"update: passed", "PATCH", box, `{"expires":"2001-01-02T15:04:05Z"}`, 400, sandbox.Invalid, "expires"},
+		{"update: no label", "PATCH", box, `{"labels":{"":"x"}}`, 400, sandbox.Invalid, "labels"},
+		{"update: no variable", "PATCH", box, `{"env":{"A=B":"x"}}`, 400, sandbox.Invalid, "env"},
+		{"update: empty name", "PATCH", box, `{"name":""}`, 400, sandbox.Invalid, "name"},
+		{"update: idle of a backend", "PATCH", box, `{"idle":60}`, 501, sandbox.Unsupported, "idle"},
+		{"update: unknown member", "PATCH", box, `{"image":"host"}`, 400, sandbox.Invalid, "image"},
+		{"update: nothing there", "PATCH", "/atoll/v1/sandboxes/nosuchsandbox", `{}`, 404, sandbox.NotExist, ""},
 		{"file: no path", "GET", box + "/files", "", 400, sandbox.Invalid, "path"},
 		{"file: relative", "GET", box + "/files?path=etc/passwd", "", 400, sandbox.Invalid, "path"},
 		{"file: NUL", "GET", box + "/files?path=/etc%00", "", 400, sandbox.Invalid, "path"},
@@ -117,7 +125,7 @@ func TestBadInput(t *testing.T) {
 	}
 	for _, c := range cases {
 		var in io.Reader
-		if c.method == "POST" || c.method == "PUT" {
+		if c.method == "POST" || c.method == "PUT" || c.method == "PATCH" {
 			in = strings.NewReader(c.body)
 		}
 		res := s.do(t, c.method, c.path, in, nil)
