@@ -59,11 +59,8 @@ func shown(s string) string {
 func imageOf(asked string, s sandbox.Spec) string { return cmp.Or(asked, s.Image) }
 
 func idle(d time.Duration) string {
-	switch {
-	case d < 0:
+	if d <= 0 {
 		return "never"
-	case d == 0:
-		return "none"
 	}
 	return d.String()
 }

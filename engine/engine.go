@@ -128,7 +128,7 @@ type Tenant struct {
 	MaxLive    int      // how many sandboxes; 0 is any number
 	MaxRunning int      // how many processes that somebody waits for; 0 is any number
 	MountRoots []string // the folders of the host below which mounts may lie
-	Profiles   []string // those that may be used; none is all
+	Profiles   []string // those that may be used, the first by who names none and may not have the class's; none is all
 }
 
 // An Engine is the layer. As a sandbox.Runtime it is what the Operator sees,

@@ -98,15 +98,18 @@ func (c Class) checkWish(spec sandbox.Spec, reuse bool) error {
 // wish returns what spec means to this owner and class.
 func (v *View) wish(spec sandbox.Spec) (wish, error) {
 	w := wish{asked: spec}
+	bounds := v.e.tenant(v.owner)
 	name := spec.Profile
 	if name == "" {
 		name = v.class.profile()
+		if len(bounds.Profiles) > 0 && !slices.Contains(bounds.Profiles, name) {
+			name = bounds.Profiles[0]
+		}
 	}
 	prof, err := v.e.cfg.Profiles.Get(name)
 	if err != nil {
 		return w, err
 	}
-	bounds := v.e.tenant(v.owner)
 	if len(bounds.Profiles) > 0 && !slices.Contains(bounds.Profiles, name) {
 		return w, sandbox.Errorf(sandbox.Denied, "profile", "%q is not among the profiles that you may use", name).WithHint("use one of %v", bounds.Profiles)
 	}

@@ -107,6 +107,17 @@ func TestAnOwnersBounds(t *testing.T) {
 		run(t, other, "true")
 		sb.Remove(t.Context())
 
+		// Who names none gets the first that he may have.
+		plain, err := e.View("alice", "").Create(t.Context(), sandbox.Spec{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info, err := plain.Info(t.Context()); err != nil || info.Profile != "small" {
+			t.Errorf("the profile is %q, %v", info.Profile, err)
+		}
+		if err := plain.Remove(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		_, err = alice.Create(t.Context(), sandbox.Spec{Profile: profile.Native})
 		refused(t, err, sandbox.Denied, "profile")
 		_, err = alice.Create(t.Context(), sandbox.Spec{Profile: "nosuch"})

@@ -382,6 +382,9 @@ func (c *Config) parse(file, text string) error {
 	if _, err := toml.Decode(text, &raw); err != nil {
 		return sandbox.Errorf(sandbox.Invalid, file, "%v", err)
 	}
+	if _, bare := raw["drain"].(int64); bare { // the decoder takes it for nanoseconds
+		return sandbox.Errorf(sandbox.Invalid, file, "drain has no unit").WithHint("write it as 10s or 1m")
+	}
 	if key := notTable(raw, reflect.TypeFor[Config]()); key != "" {
 		return sandbox.Errorf(sandbox.Invalid, file, "%s is a table", key).WithHint("write [%s]", strings.ToLower(key))
 	}

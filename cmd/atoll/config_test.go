@@ -165,6 +165,7 @@ func TestWrongConfigIsRefused(t *testing.T) {
 		{name: "token in the file", file: `token = "e2b_secret"`, want: []string{"token_file"}},
 		{name: "wrong type", file: `listen = 5`, want: []string{"atoll.toml", "listen"}},
 		{name: "wrong duration", file: `drain = "soon"`, want: []string{"drain"}},
+		{name: "duration without a unit", file: `drain = 30`, want: []string{"drain", "unit"}},
 		{name: "wrong level", file: `log = "loud"`, want: []string{"loud"}},
 		{name: "no TOML", file: "listen = [\n", want: []string{"atoll.toml:"}},
 		{name: "twice", file: "state = '/a'\nstate = '/b'", want: []string{"state"}},
