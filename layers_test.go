@@ -80,7 +80,7 @@ var layers = map[string]layer{
 
 	// Policy over any runtime, and what it keeps.
 	"engine":       {imports: []string{"sandbox", "profile", "engine/...", "go.etcd.io/bbolt", "github.com/prometheus/client_golang/...", "golang.org/x/sys/..."}, tests: []string{"backend/memory", "backend/linux", "warm", "sandbox/sandboxtest", "github.com/prometheus/client_model/...", "go.uber.org/goleak"}},
-	"engine/store": {imports: []string{"sandbox", "go.etcd.io/bbolt"}},
+	"engine/store": {imports: []string{"sandbox", "go.etcd.io/bbolt/..."}},
 	"engine/audit": {imports: []string{"sandbox"}},
 
 	// The only place that knows everything, and those that try it whole.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 
+	boltErrors "go.etcd.io/bbolt/errors"
+
 	"github.com/atoll-run/atoll/sandbox"
 )
 
@@ -32,6 +34,8 @@ func failure(err error) error {
 	switch {
 	case errors.As(err, &e):
 		return err
+	case errors.Is(err, boltErrors.ErrDatabaseNotOpen):
+		return errClosed
 	case errors.As(err, &d):
 		return &sandbox.Error{Kind: sandbox.Internal, Msg: "the record of sandboxes is damaged", Hint: "ask the operator, whose log says how to go on", Err: err}
 	case full(err):

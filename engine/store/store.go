@@ -157,22 +157,39 @@ func newStore(b backing, m Meta, boot string) *Store {
 // Load returns all that is kept, in no particular order.
 func (s *Store) Load() ([]Record, []Tombstone, Meta, error) {
 	var rs []Record
-	var ts []Tombstone
-	if err := s.open(); err != nil {
-		return nil, nil, Meta{}, err
-	}
-	err := s.back.view(func(t txn) error {
-		rs = make([]Record, 0, t.number(records))
-		ts = make([]Tombstone, 0, t.number(tombs))
-		return load(t, &rs, &ts)
+	var ds []Tombstone
+	err := s.view(func(t txn) (err error) {
+		if rs, err = loadRecords(t); err != nil {
+			return err
+		}
+		ds = make([]Tombstone, 0, t.number(tombs))
+		return t.each(tombs, func(k, v []byte) error {
+			d, err := decodeTombstone(k, v)
+			ds = append(ds, d)
+			return err
+		})
 	})
 	if err != nil {
-		return nil, nil, Meta{}, sandbox.At("store.Load", "", failure(err))
+		return nil, nil, Meta{}, sandbox.At("store.Load", "", err)
 	}
-	return rs, ts, s.meta, nil
+	return rs, ds, s.meta, nil
 }
 
-func load(t txn, rs *[]Record, ts *[]Tombstone) error {
+// Records is Load without the tombstones, of which there may be many more.
+func (s *Store) Records() ([]Record, Meta, error) {
+	var rs []Record
+	err := s.view(func(t txn) (err error) {
+		rs, err = loadRecords(t)
+		return err
+	})
+	if err != nil {
+		return nil, Meta{}, sandbox.At("store.Records", "", err)
+	}
+	return rs, s.meta, nil
+}
+
+func loadRecords(t txn) ([]Record, error) {
+	rs := make([]Record, 0, t.number(records))
 	err := t.each(records, func(k, v []byte) error {
 		r, err := decodeRecord(k, v)
 		if err != nil {
@@ -183,17 +200,38 @@ func load(t txn, rs *[]Record, ts *[]Tombstone) error {
 				return err
 			}
 		}
-		*rs = append(*rs, r)
+		rs = append(rs, r)
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return t.each(tombs, func(k, v []byte) error {
-		d, err := decodeTombstone(k, v)
-		*ts = append(*ts, d)
+	return rs, err
+}
+
+// Tombstone returns what became of the sandbox with this id, and whether that
+// is known.
+func (s *Store) Tombstone(id sandbox.ID) (d Tombstone, known bool, err error) {
+	k := []byte(id)
+	err = s.view(func(t txn) (err error) {
+		v := t.get(tombs, k)
+		if known = v != nil; known {
+			d, err = decodeTombstone(k, v)
+		}
 		return err
 	})
+	if err != nil {
+		return Tombstone{}, false, sandbox.At("store.Tombstone", id, err)
+	}
+	return d, known, nil
+}
+
+// view shows f what is kept.
+func (s *Store) view(f func(txn) error) error {
+	if err := s.open(); err != nil {
+		return err
+	}
+	if err := s.back.view(f); err != nil {
+		return failure(err)
+	}
+	return nil
 }
 
 // Put keeps r instead of what was kept of its id before, a tombstone included.
@@ -328,33 +366,6 @@ func unbury(t txn, k []byte) error {
 		return err
 	}
 	return t.setNumber(tombs, t.number(tombs)-1)
-}
-
-// Tombstone returns what became of the sandbox with this id, and whether that
-// is known.
-func (s *Store) Tombstone(id sandbox.ID) (Tombstone, bool, error) {
-	var d Tombstone
-	found := false
-	if err := s.open(); err != nil {
-		return d, false, err
-	}
-	if checkID(id) != nil {
-		return d, false, nil
-	}
-	err := s.back.view(func(t txn) error {
-		v := t.get(tombs, []byte(id))
-		if v == nil {
-			return nil
-		}
-		var err error
-		d, err = decodeTombstone([]byte(id), v)
-		found = err == nil
-		return err
-	})
-	if err != nil {
-		return Tombstone{}, false, sandbox.At("store.Tombstone", id, failure(err))
-	}
-	return d, found, nil
 }
 
 // Used keeps when sandboxes were last used, which [Store.Load] then says

@@ -298,6 +298,46 @@ func TestUsedGoesWithItsRecord(t *testing.T) {
 	})
 }
 
+func TestTombstoneSaysWhatBecameOfOne(t *testing.T) {
+	both(t, func(t *testing.T, s *Store) {
+		put(t, s, record(1), record(2))
+		bury(t, s, tombstone(1, t0))
+		got, known, err := s.Tombstone(id(1))
+		if d := cmp.Diff(tombstone(1, t0), got); err != nil || !known || d != "" {
+			t.Errorf("%v, %v, -want +got:\n%s", known, err, d)
+		}
+		for _, n := range []sandbox.ID{id(2), id(3), "", sandbox.ID(strings.Repeat("x", 1<<16))} {
+			if _, known, err := s.Tombstone(n); known || err != nil {
+				t.Errorf("%.20s: got %v, %v, want nothing", n, known, err)
+			}
+		}
+		if _, err := s.Sweep(t0.Add(1)); err != nil {
+			t.Fatal(err)
+		}
+		if _, known, err := s.Tombstone(id(1)); known || err != nil {
+			t.Errorf("after a sweep: got %v, %v", known, err)
+		}
+	})
+}
+
+func TestRecordsIsLoadWithoutTombstones(t *testing.T) {
+	both(t, func(t *testing.T, s *Store) {
+		put(t, s, record(1), record(2))
+		bury(t, s, tombstone(3, t0))
+		if err := s.Used(map[sandbox.ID]time.Time{id(2): t0.Add(1)}); err != nil {
+			t.Fatal(err)
+		}
+		want, _, meta, err := s.Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, m, err := s.Records()
+		if err != nil || m != meta || cmp.Diff(want, got) != "" || len(got) != 2 {
+			t.Errorf("got %+v, %+v, %v, want %+v, %+v", got, m, err, want, meta)
+		}
+	})
+}
+
 func TestSweepForgetsWhatIsOlder(t *testing.T) {
 	both(t, func(t *testing.T, s *Store) {
 		for n := range 10 {
@@ -345,8 +385,10 @@ func TestClosed(t *testing.T) {
 		}
 		_, _, _, load := s.Load()
 		_, sweep := s.Sweep(t0)
+		_, _, records := s.Records()
+		_, _, tombstone1 := s.Tombstone(id(1))
 		for name, err := range map[string]error{
-			"Load": load, "Sweep": sweep, "Put": s.Put(t.Context(), record(1)), "Bury": s.Bury(t.Context(), tombstone(1, t0)),
+			"Load": load, "Records": records, "Tombstone": tombstone1, "Sweep": sweep, "Put": s.Put(t.Context(), record(1)), "Bury": s.Bury(t.Context(), tombstone(1, t0)),
 			"Forget": s.Forget(t.Context(), id(1), ""), "Used": s.Used(map[sandbox.ID]time.Time{id(1): t0}), "nothing used": s.Used(nil), "Check": s.Check(),
 		} {
 			if !errors.Is(err, sandbox.Closed) {
