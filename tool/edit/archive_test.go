@@ -45,6 +45,11 @@ func TestPackedIsUnpacked(t *testing.T) {
 		if p.Entries != 12 || p.Skipped.Count != 0 || p.Size != 300_020 {
 			t.Errorf("%s: packed %+v", f, p)
 		}
+		for name, mode := range modes(t, f, b.Bytes()) {
+			if mode&^(fs.ModePerm|fs.ModeDir) != 0 {
+				t.Errorf("%s: %q is packed as %v", f, name, mode)
+			}
+		}
 		for _, opt := range []edit.UnpackOptions{{}, {Format: f, Whole: true}} {
 			to := newBox(t, nil)
 			u, err := edit.Unpack(t.Context(), to, &b, "/w", opt)
@@ -61,6 +66,34 @@ func TestPackedIsUnpacked(t *testing.T) {
 			_, err = edit.Pack(t.Context(), from, "/w", &b, edit.PackOptions{Format: f, Ignore: []string{"skip"}})
 			ok(t, err)
 		}
+	}
+}
+
+// modes returns what an archive says of its entries.
+func modes(t testing.TB, f edit.Format, b []byte) map[string]fs.FileMode {
+	t.Helper()
+	all := make(map[string]fs.FileMode)
+	if f == edit.Zip {
+		z, err := zip.NewReader(bytes.NewReader(b), int64(len(b)))
+		ok(t, err)
+		for _, e := range z.File {
+			all[e.Name] = e.Mode()
+		}
+		return all
+	}
+	var r io.Reader = bytes.NewReader(b)
+	if f == edit.TarGzip {
+		z, err := gzip.NewReader(r)
+		ok(t, err)
+		r = z
+	}
+	for in := tar.NewReader(r); ; {
+		h, err := in.Next()
+		if err == io.EOF {
+			return all
+		}
+		ok(t, err)
+		all[h.Name] = h.FileInfo().Mode()
 	}
 }
 
@@ -543,6 +576,10 @@ func TestUnpackOverlappingZip(t *testing.T) {
 	}
 	_, err = edit.Unpack(t.Context(), sb, bytes.NewReader(b), "/w2", edit.UnpackOptions{MaxEntries: 4999})
 	wants(t, err, sandbox.Exhausted, "max_entries")
+	_, err = edit.Unpack(t.Context(), sb, bytes.NewReader(b), "/w2", edit.UnpackOptions{MaxEntries: 100})
+	if e := wants(t, err, sandbox.Exhausted, "max_entries"); !strings.Contains(e.Msg, "directory") {
+		t.Errorf("the directory is read to its end: %v", err)
+	}
 	if n := count(t, sb, "/w2"); n != 0 {
 		t.Errorf("%d are unpacked of too many", n)
 	}
@@ -555,6 +592,25 @@ func count(t testing.TB, sb sandbox.Sandbox, dir string) (n int) {
 		n++
 	}
 	return n
+}
+
+// A file that is longer than its archive says does not get past the bounds.
+func TestUnpackZipLiesAboutSize(t *testing.T) {
+	b := makeZip(t, part{name: "a", content: strings.Repeat("x", 5000)})
+	for i := 0; ; { // in the directory, and behind the data
+		at := bytes.Index(b[i:], []byte{0x88, 0x13, 0, 0})
+		if at < 0 {
+			break
+		}
+		i += at
+		b[i], b[i+1] = 10, 0
+	}
+	sb := newBox(t, nil)
+	_, err := edit.Unpack(t.Context(), sb, bytes.NewReader(b), "/w", edit.UnpackOptions{MaxFile: 100})
+	wants(t, err, sandbox.Invalid, "archive")
+	if n := count(t, sb, "/w"); n != 0 {
+		t.Errorf("%d files are there", n)
+	}
 }
 
 // A zip64 archive may say that it has any number of entries.

@@ -108,9 +108,7 @@ func (c *content) Read(p []byte) (int, error) {
 	c.u.left -= int64(n)
 	switch {
 	case c.read > c.e.size:
-		err = zip.ErrFormat // it said less
-	case c.u.left < 0:
-		err = beyond("max_size", c.u.opt.MaxSize)
+		err = zip.ErrFormat // it said less, and what it said was held against the bounds
 	case err == nil || errors.Is(err, io.EOF):
 		err = cmp.Or(c.u.ratio(c.u.opt.MaxSize-c.u.left, c.u.src.read), err)
 		if c.e.in > 0 {

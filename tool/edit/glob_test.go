@@ -202,6 +202,17 @@ func TestSearchTime(t *testing.T) {
 		if ok(t, err); m.Cut != edit.CutTime || len(m.Matches) == 0 || len(m.Matches) == 40 {
 			t.Errorf("grep: cut %q with %d", m.Cut, len(m.Matches))
 		}
+		// Directories are listed ahead: the root, and then 40 by 8.
+		begin = time.Now()
+		_, err = edit.Tree(t.Context(), slow, "/w", edit.TreeOptions{})
+		if ok(t, err); time.Since(begin) > 7*time.Second {
+			t.Errorf("41 directories that take a second each took %v", time.Since(begin))
+		}
+		begin = time.Now()
+		_, err = edit.Grep(t.Context(), odd{Sandbox: plain, open: wait}, "/w", "x", edit.GrepOptions{})
+		if ok(t, err); time.Since(begin) > 6*time.Second {
+			t.Errorf("40 files that take a second each took %v", time.Since(begin))
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)
 		defer cancel()
 		if _, err := edit.Glob(ctx, slow, "/w", "**", edit.GlobOptions{}); err != context.DeadlineExceeded {

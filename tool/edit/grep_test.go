@@ -1,6 +1,7 @@
 package edit_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"regexp"
@@ -161,6 +162,22 @@ func TestGrepBounds(t *testing.T) {
 		!m.Matches[0].Cut || len(m.Matches[0].Text) != 100 ||
 		!m.Matches[2].Cut || m.Matches[2].Text != "x"+strings.Repeat("é", 49) {
 		t.Errorf("%+v", m)
+	}
+}
+
+// A file that has grown since it was listed is as large as it is.
+func TestGrepSeesFilesGrow(t *testing.T) {
+	plain := newBox(t, map[string]string{"/w/f": "x\n"})
+	sb := odd{Sandbox: plain, open: func(context.Context, string) error {
+		put(t, plain, map[string]string{"/w/f": strings.Repeat("x\n", 1000)})
+		return nil
+	}}
+	for _, multi := range []bool{false, true} {
+		m, err := edit.Grep(t.Context(), sb, "/w", "x", edit.GrepOptions{MaxFileSize: 1000, Multiline: multi})
+		if ok(t, err); m.Large != 1 || len(m.Matches) != 0 {
+			t.Errorf("%+v", m)
+		}
+		put(t, plain, map[string]string{"/w/f": "x\n"})
 	}
 }
 

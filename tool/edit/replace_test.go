@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/atoll-run/atoll/sandbox"
 	"github.com/atoll-run/atoll/tool/edit"
@@ -147,23 +149,28 @@ func TestChangesTakeTurns(t *testing.T) {
 	for i := range 40 {
 		fmt.Fprintf(&text, "<%d>\n", i)
 	}
-	sb := newBox(t, map[string]string{"/f": text.String()})
-	var wg sync.WaitGroup
-	for i := range 40 {
-		wg.Go(func() {
-			// By other spellings too.
-			p := []string{"/f", "//f", "/tmp/../f"}[i%3]
-			if _, err := edit.Replace(t.Context(), sb, p, fmt.Sprintf("<%d>\n", i), fmt.Sprintf("(%d)\n", i), edit.ReplaceOptions{}); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if got := content(t, sb, "/f"); strings.Count(got, "(") != 40 {
-		t.Errorf("some changes are lost: %q", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		sb := newBox(t, map[string]string{"/f": text.String()})
+		slow := odd{Sandbox: sb, open: func(context.Context, string) error { time.Sleep(time.Millisecond); return nil }}
+		var wg sync.WaitGroup
+		for i := range 40 {
+			wg.Go(func() {
+				// By other spellings too.
+				p := []string{"/f", "//f", "/tmp/../f"}[i%3]
+				if _, err := edit.Replace(t.Context(), slow, p, fmt.Sprintf("<%d>\n", i), fmt.Sprintf("(%d)\n", i), edit.ReplaceOptions{}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if got := content(t, sb, "/f"); strings.Count(got, "(") != 40 {
+			t.Errorf("some changes are lost: %q", got)
+		}
+	})
 
 	// Who waits can be called off.
+	sb := newBox(t, map[string]string{"/f": "(1) (2)"})
+	var wg sync.WaitGroup
 	held, free := make(chan bool), make(chan bool)
 	slow := odd{Sandbox: sb, open: func(context.Context, string) error { held <- true; <-free; return nil }}
 	wg.Go(func() { edit.Replace(t.Context(), slow, "/f", "(1)", "[1]", edit.ReplaceOptions{}) })
