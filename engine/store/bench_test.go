@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -108,6 +109,9 @@ func benchmarkOpen(b *testing.B, records, tombstones int) {
 	slices.Sort(load)
 	b.ReportMetric(float64(open[len(open)/2].Microseconds())/1000, "open-ms")
 	b.ReportMetric(float64(load[len(load)/2].Microseconds())/1000, "load-ms")
+	if info, err := os.Stat(path); err == nil {
+		b.ReportMetric(float64(info.Size())/(1<<20), "MiB")
+	}
 }
 
 // BenchmarkUsed keeps the last use of 1,000 of 10,000 records.
