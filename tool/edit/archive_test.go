@@ -378,12 +378,12 @@ func TestUnpackSkipsWhatCannotBeMade(t *testing.T) {
 }
 
 func TestUnpackDropsSpecialBits(t *testing.T) {
-	parts := []part{{name: "su", content: "x", mode: 0o4755, pax: map[string]string{"SCHILY.xattr.security.capability": "\x01\x00\x00\x02"}}, {name: "d/", kind: tar.TypeDir, mode: 0o1777}, {name: "d/f", content: "x", mode: 0o600}, {name: "i/f", content: "x", mode: 0o640}}
+	parts := []part{{name: "su", content: "x", mode: 0o4755, pax: map[string]string{"SCHILY.xattr.security.capability": "\x01\x00\x00\x02"}}, {name: "d/", kind: tar.TypeDir, mode: 0o1777}, {name: "d/f", content: "x", mode: 0o600}, {name: "i/f", content: "x", mode: 0o640}, {name: "late/f", content: "x"}, {name: "late/", kind: tar.TypeDir, mode: 0o711}}
 	for _, b := range [][]byte{makeTar(t, parts...), makeZip(t, parts...)} {
 		sb := newBox(t, nil)
 		_, err := edit.Unpack(t.Context(), sb, bytes.NewReader(b), "/w", edit.UnpackOptions{User: "1234:77"})
 		ok(t, err)
-		for p, want := range map[string]fs.FileMode{"/w/su": 0o755, "/w/d": fs.ModeDir | 0o777, "/w/d/f": 0o600, "/w/i": fs.ModeDir | 0o755, "/w/i/f": 0o640} {
+		for p, want := range map[string]fs.FileMode{"/w/su": 0o755, "/w/d": fs.ModeDir | 0o777, "/w/d/f": 0o600, "/w/i": fs.ModeDir | 0o755, "/w/i/f": 0o640, "/w/late": fs.ModeDir | 0o711} {
 			info, err := sb.Files().Stat(t.Context(), p)
 			if ok(t, err); info.Mode != want || info.UID != 1234 || info.GID != 77 {
 				t.Errorf("%s is %v of %d:%d, want %v", p, info.Mode, info.UID, info.GID, want)

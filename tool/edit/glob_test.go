@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -256,6 +257,30 @@ func TestSearchGoesOnWithoutWhatItMayNotSee(t *testing.T) {
 	}
 	_, err = edit.Grep(t.Context(), odd{Sandbox: plain, open: func(context.Context, string) error { return gone }}, "/w", "x", edit.GrepOptions{})
 	wants(t, err, sandbox.NotExist, "")
+}
+
+func TestGlobGoesWhereSomethingCanMatch(t *testing.T) {
+	plain := newBox(t, map[string]string{"/w/a/b/c/f.go": "", "/w/x/y/z": "", "/w/a/no/no/f.go": "", "/w/ignored/b/f.go": "", "/w/.h/b/f.go": ""})
+	for pattern, want := range map[string][]string{
+		"*":                   {"/w"},
+		"a/b/c/*.go":          {"/w", "/w/a", "/w/a/b", "/w/a/b/c"},
+		"{a,x}/b/*":           {"/w", "/w/a", "/w/a/b", "/w/x"},
+		"{ignored,.none}/b/*": {"/w"},
+		"a/**/f.go":           {"/w", "/w/a", "/w/a/b", "/w/a/b/c", "/w/a/no", "/w/a/no/no"},
+	} {
+		var mu sync.Mutex
+		var listed []string
+		sb := odd{Sandbox: plain, list: func(_ context.Context, p string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			listed = append(listed, p)
+			return nil
+		}}
+		_, err := edit.Glob(t.Context(), sb, "/w", pattern, edit.GlobOptions{Scope: edit.Scope{Ignore: []string{"ignored"}}})
+		ok(t, err)
+		slices.Sort(listed)
+		same(t, pattern, listed, want)
+	}
 }
 
 func TestTree(t *testing.T) {

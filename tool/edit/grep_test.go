@@ -299,7 +299,7 @@ func TestGrepAgrees(t *testing.T) {
 func TestGrepEndsWithItsTime(t *testing.T) {
 	sb := newBox(t, map[string]string{"/w/f": strings.Repeat(strings.Repeat("a", 4000)+"\n", 100)})
 	for pattern, multi := range map[string]bool{`(.*a){600}x`: false, `(?s)a(.*z)?`: true} {
-		// Without a look at the clock each takes minutes.
+		// Without a look at the clock each takes far longer.
 		m, err := edit.Grep(t.Context(), sb, "/w", pattern, edit.GrepOptions{Multiline: multi, Scope: edit.Scope{Time: 50 * time.Millisecond}})
 		if ok(t, err); m.Cut != edit.CutTime {
 			t.Errorf("%s: cut %q", pattern, m.Cut)
