@@ -187,3 +187,8 @@ func private(pid int) (int64, bool) {
 	}
 	return m["Private_Clean"] + m["Private_Dirty"] + m["Private_Hugetlb"], true
 }
+
+// resident returns the memory in MiB that a process has resident.
+func resident(pid int) float64 {
+	return float64(figures(fmt.Sprintf("/proc/%d/status", pid))["VmRSS"]) / 1024
+}

@@ -76,6 +76,9 @@ var measurements = []struct {
 }{
 	{"exec", (*bench).exec},
 	{"create", (*bench).create},
+	{"warm", (*bench).warm},
+	{"load", (*bench).load},
+	{"added", (*bench).added},
 	{"output", (*bench).output},
 	{"files", (*bench).files},
 	{"sustained", (*bench).sustained},
@@ -94,12 +97,13 @@ func names() []string {
 type bench struct {
 	options
 	dir      string // temporary, removed at the end
-	stateDir string // the daemon's, likewise
+	stateDir string // the daemons', likewise
 	root     string // a root file system with one program, /true
 	cc       bool   // the floors are there
 	groups   []group
-	stage    *stage // nil if there is none
-	atoll    *daemon
+	stage    *stage  // nil if there is none
+	atoll    *daemon // has no pool
+	others   []*daemon
 	plain    *plainServer
 	notes    io.Writer
 	rows     []Row
@@ -151,11 +155,17 @@ func run(ctx context.Context, opt options) (err error) {
 			return fmt.Errorf("%s: %w%s", m.name, err, b.atoll.lastWords())
 		}
 	}
-	left, err := b.atoll.stop()
-	if err != nil {
-		return err
+	made := 0
+	var left []string
+	for _, d := range append(b.others, b.atoll) {
+		more, err := d.stop()
+		if err != nil {
+			return err
+		}
+		left = append(left, more...)
+		made += len(d.ids)
 	}
-	b.add(Row{Row: "left over after all was removed", Unit: "things", N: len(b.atoll.ids), P50: float64(len(left)), P99: float64(len(left))}.promise(len(left) == 0, "none"))
+	b.add(Row{Row: "left over after all was removed", Unit: "things", N: made, P50: float64(len(left)), P99: float64(len(left))}.promise(len(left) == 0, "none"))
 	for _, what := range left[:min(len(left), 5)] {
 		b.note("left over: %s", what)
 	}
@@ -179,6 +189,9 @@ func (b *bench) prepare(ctx context.Context) error {
 		return err
 	}
 	if b.stateDir, err = os.MkdirTemp(cmp.Or(b.options.state, b.dir), "atoll-bench-"); err != nil {
+		return err
+	}
+	if err := os.Chmod(b.stateDir, 0o711); err != nil {
 		return err
 	}
 	b.root = filepath.Join(b.dir, "root")
@@ -214,18 +227,33 @@ func (b *bench) prepare(ctx context.Context) error {
 	if b.plain, err = startPlain(ctx); err != nil {
 		return fmt.Errorf("the plain handlers: %w", err)
 	}
-	if b.atoll, err = startDaemon(ctx, b.options.atoll, b.backend, b.dir, b.stateDir); err != nil {
-		return err
+	b.atoll, err = b.start(ctx, "daemon", noPool)
+	return err
+}
+
+// start starts a daemon of this name with a configuration in TOML.
+func (b *bench) start(ctx context.Context, name, config string) (*daemon, error) {
+	return startDaemon(ctx, b.options.atoll, b.backend, filepath.Join(b.dir, name), filepath.Join(b.stateDir, name), config)
+}
+
+// another starts a daemon beside the one that most rows share. It is ended
+// when the program ends, if nobody stops it before.
+func (b *bench) another(ctx context.Context, name, config string) (*daemon, error) {
+	d, err := b.start(ctx, name, config)
+	if err == nil {
+		b.others = append(b.others, d)
 	}
-	return nil
+	return d, err
 }
 
 // cleanUp ends and removes all that prepare made, whatever came of it.
 func (b *bench) cleanUp() error {
 	var errs []error
-	if b.atoll != nil {
-		_, err := b.atoll.stop()
-		errs = append(errs, err)
+	for _, d := range append(b.others, b.atoll) {
+		if d != nil {
+			_, err := d.stop()
+			errs = append(errs, err)
+		}
 	}
 	if b.plain != nil {
 		errs = append(errs, b.plain.stop())

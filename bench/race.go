@@ -96,6 +96,26 @@ func (r result) besideP99(name string, other result) Row {
 	return row.against(other.name, other.at(0.5), other.at(0.99))
 }
 
+// longer makes the row of how much longer r took than other, in microseconds:
+// the medians over the rounds of the differences of their quantiles. Beside it
+// is what other took.
+func (r result) longer(name string, other result) Row {
+	at := func(q float64) float64 {
+		var per []float64
+		for i := range r.rounds {
+			per = append(per, 1000*(quantile(r.rounds[i], q)-quantile(other.rounds[i], q)))
+		}
+		slices.Sort(per)
+		return quantile(per, 0.5)
+	}
+	return Row{Row: name, Unit: "µs", N: r.n(), P50: at(0.5), P99: at(0.99)}.against(other.name, 1000*other.at(0.5), 1000*other.at(0.99))
+}
+
+// micros makes a row in microseconds of r.
+func (r result) micros(name string) Row {
+	return Row{Row: name, Unit: "µs", N: r.n(), P50: 1000 * r.at(0.5), P99: 1000 * r.at(0.99)}
+}
+
 // quantile returns the smallest of the sorted samples that at least the part q
 // of them do not exceed; 0 if there are none.
 func quantile(sorted []float64, q float64) float64 {

@@ -14,7 +14,7 @@ import (
 // A Row is one figure of the table, beside what it is compared with.
 type Row struct {
 	Row  string `json:"row"`
-	Unit string `json:"unit"` // ms, MB/s, per s, MiB, KiB, count
+	Unit string `json:"unit"` // ms, µs, MB/s, per s, MiB, KiB, count
 
 	// N is how many samples there are, over all rounds.
 	N int `json:"n"`

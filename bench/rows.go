@@ -98,13 +98,13 @@ func crowd(ctx context.Context, clients int, span time.Duration, once func(conte
 // one. Removing it is not in the figures of Atoll and the floor; it is in those
 // of the peers, which give the result when they have removed the rest.
 func (b *bench) create(ctx context.Context) error {
-	host := contestant{"atoll, image host", b.creator(spec{}, "true")}
+	host := contestant{"atoll, image host", creator(b.atoll, spec{}, "true")}
 	all := []contestant{host}
 	if b.cc {
 		if err := b.makeLower(); err != nil {
 			return err
 		}
-		all = append(all, contestant{"atoll, image dir", b.creator(spec{image: "dir:" + b.root}, "/true")})
+		all = append(all, contestant{"atoll, image dir", creator(b.atoll, spec{image: "dir:" + b.root}, "/true")})
 		for _, f := range []struct {
 			name string
 			args []string
@@ -126,18 +126,7 @@ func (b *bench) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	byName := make(map[string]result)
-	for _, r := range results {
-		byName[r.name] = r
-	}
-	compare := func(row, ours, theirs string, promised func(Row) Row) {
-		us, ok := byName[ours]
-		them, also := byName[theirs]
-		if ok && also {
-			b.add(promised(us.beside(row, them)))
-		}
-	}
-	none := func(r Row) Row { return r }
+	compare := b.comparer(results)
 	const dir, onHost = "create → first result, image dir", "create → first result, image host"
 	compare(dir, "atoll, image dir", "C floor", func(r Row) Row { return r.atMost(3) })
 	compare(dir, "atoll, image dir", "bubblewrap", func(r Row) Row { return r.lessThan(1) })
@@ -149,17 +138,36 @@ func (b *bench) create(ctx context.Context) error {
 	return nil
 }
 
+// comparer returns a function that adds the row of what ours did beside what
+// theirs did, if both took part.
+func (b *bench) comparer(results []result) func(row, ours, theirs string, promised func(Row) Row) {
+	byName := make(map[string]result)
+	for _, r := range results {
+		byName[r.name] = r
+	}
+	return func(row, ours, theirs string, promised func(Row) Row) {
+		us, ok := byName[ours]
+		them, also := byName[theirs]
+		if ok && also {
+			b.add(promised(us.beside(row, them)))
+		}
+	}
+}
+
+// none promises nothing.
+func none(r Row) Row { return r }
+
 // creator makes a sandbox, runs a command in it, and removes it unmeasured.
-func (b *bench) creator(s spec, command string) func(context.Context) (time.Duration, error) {
+func creator(d *daemon, s spec, command string) func(context.Context) (time.Duration, error) {
 	return func(ctx context.Context) (time.Duration, error) {
 		start := time.Now()
-		id, err := b.atoll.create(ctx, s)
+		id, err := d.create(ctx, s)
 		if err != nil {
 			return 0, err
 		}
-		_, err = b.atoll.timedExec(ctx, id, command)
+		_, err = d.timedExec(ctx, id, command)
 		took := time.Since(start)
-		if e := b.atoll.remove(context.WithoutCancel(ctx), id); err == nil {
+		if e := d.remove(context.WithoutCancel(ctx), id); err == nil {
 			err = e
 		}
 		return took, err
@@ -177,27 +185,8 @@ func (b *bench) sandboxFloor(ctx context.Context, args ...string) (*floor, error
 
 // peers returns the contestants among the programs of others.
 func (b *bench) peers(ctx context.Context) []contestant {
-	if b.stage == nil {
-		return nil
-	}
-	var all []contestant
-	enter := func(p peer) {
-		c, err := p.contestant(ctx, b.stage)
-		if err != nil {
-			b.note("left out: %s: %v", p.name, err)
-			return
-		}
-		all = append(all, c)
-	}
-	if b.has("bwrap") {
-		if b.cc {
-			enter(bwrap(b.root, "/true"))
-		}
-		p := bwrap("", "/usr/bin/true")
-		p.name += ", the host's true"
-		enter(p)
-	}
-	if !isRoot() || !b.cc {
+	all := b.bubblewrap(ctx)
+	if b.stage == nil || !isRoot() || !b.cc {
 		return all
 	}
 	for _, program := range []string{"crun", "runc"} {
@@ -209,9 +198,33 @@ func (b *bench) peers(ctx context.Context) []contestant {
 			b.note("left out: %v", err)
 			continue
 		}
-		enter(p)
+		all = b.enter(ctx, all, p)
 	}
 	return all
+}
+
+// bubblewrap returns the contestants that are bubblewrap.
+func (b *bench) bubblewrap(ctx context.Context) []contestant {
+	if b.stage == nil || !b.has("bwrap") {
+		return nil
+	}
+	var all []contestant
+	if b.cc {
+		all = b.enter(ctx, all, bwrap(b.root, "/true"))
+	}
+	p := bwrap("", "/usr/bin/true")
+	p.name += ", the host's true"
+	return b.enter(ctx, all, p)
+}
+
+// enter appends p to all, if it works here.
+func (b *bench) enter(ctx context.Context, all []contestant, p peer) []contestant {
+	c, err := p.contestant(ctx, b.stage)
+	if err != nil {
+		b.note("left out: %s: %v", p.name, err)
+		return all
+	}
+	return append(all, c)
 }
 
 // output measures how fast the output of a process comes through the API, and
@@ -272,13 +285,6 @@ func (b *bench) files(ctx context.Context) error {
 	data := make([]byte, 1<<20)
 	rand.NewChaCha8([32]byte{}).Read(data)
 	inside, outside := "/workspace/bench.bin", filepath.Join(b.stateDir, "bench.bin")
-	timed := func(do func(context.Context) error) func(context.Context) (time.Duration, error) {
-		return func(ctx context.Context) (time.Duration, error) {
-			start := time.Now()
-			err := do(ctx)
-			return time.Since(start), err
-		}
-	}
 	const plain = "net/http + a file"
 	up, err := race(ctx, 5, b.size(100, 20), 5,
 		contestant{"atoll", timed(func(ctx context.Context) error { return b.atoll.upload(ctx, id, inside, data) })},
@@ -300,7 +306,7 @@ func (b *bench) files(ctx context.Context) error {
 // end.
 func (b *bench) sustained(ctx context.Context) error {
 	for range 5 { // the daemon's first one finds out what the machine can
-		if _, err := b.creator(spec{}, "true")(ctx); err != nil {
+		if _, err := creator(b.atoll, spec{}, "true")(ctx); err != nil {
 			return err
 		}
 	}
@@ -347,6 +353,7 @@ func (b *bench) alive(ctx context.Context) error {
 
 	time.Sleep(time.Second) // what was removed before is still ending
 	daemonBefore, _ := private(b.atoll.pid())
+	residentBefore := resident(b.atoll.pid())
 	before, own := meminfo(), firsts()
 
 	ids := make([]string, n)
@@ -403,6 +410,8 @@ func (b *bench) alive(ctx context.Context) error {
 	if err := b.weigh(ctx, label, len(ids), before, own, daemonBefore); err != nil {
 		return err
 	}
+	grown := resident(b.atoll.pid())
+	b.add(Row{Row: label + ": the daemon's resident memory", Unit: "MiB", N: len(ids), P50: grown, P99: grown}.against("before any was made", residentBefore, residentBefore))
 
 	gone := make([]float64, len(ids))
 	start = time.Now()

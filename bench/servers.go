@@ -66,9 +66,26 @@ func (c caller) do(ctx context.Context, method, path, accept string, body any) (
 	if resp.StatusCode/100 != 2 {
 		defer resp.Body.Close()
 		said, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
-		return nil, fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, bytes.TrimSpace(said))
+		return nil, &refusal{method + " " + path, resp.StatusCode, string(bytes.TrimSpace(said))}
 	}
 	return resp, nil
+}
+
+// A refusal is an answer whose status is not 2xx.
+type refusal struct {
+	asked  string
+	status int
+	said   string
+}
+
+func (r *refusal) Error() string {
+	return fmt.Sprintf("%s: %d %s: %s", r.asked, r.status, http.StatusText(r.status), r.said)
+}
+
+// refused reports whether err is an answer with this status.
+func refused(err error, status int) bool {
+	var r *refusal
+	return errors.As(err, &r) && r.status == status
 }
 
 // ask does a request whose answer is JSON, into out unless that is nil.
@@ -200,19 +217,28 @@ type daemon struct {
 	left    []string
 }
 
-// startDaemon starts program on a free port, with its log in dir.
-func startDaemon(ctx context.Context, program, backend, dir, state string) (*daemon, error) {
+// noPool is the configuration of a daemon that makes every sandbox when it is
+// asked for.
+const noPool = "[warm]\nmax = 0\n"
+
+// startDaemon starts program on a free port, with a folder for its state, and
+// with its log and its configuration, in TOML, in files whose names are that
+// of dir and a suffix. The machine's own configuration is not read.
+func startDaemon(ctx context.Context, program, backend, dir, state, config string) (*daemon, error) {
 	if !exists(program) {
 		return nil, fmt.Errorf("there is no %s: run make build first, or name it with -atoll", program)
 	}
-	d := &daemon{log: filepath.Join(dir, "log"), ended: make(chan error, 1)}
+	d := &daemon{log: dir + ".log", ended: make(chan error, 1)}
+	if err := os.WriteFile(dir+".toml", []byte(config), 0o600); err != nil {
+		return nil, err
+	}
 	d.token = "e2b_" + fmt.Sprintf("%x", randomBytes(20))
 	log, err := os.Create(d.log)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	d.cmd = exec.Command(program, "serve", "--listen", "127.0.0.1:0", "--state", state, "--backend", backend, "--allow-image", "/", "--remove-on-exit")
+	d.cmd = exec.Command(program, "serve", "--config", dir+".toml", "--listen", "127.0.0.1:0", "--state", state, "--backend", backend, "--allow-image", "/", "--remove-on-exit")
 	d.cmd.Env = append(os.Environ(), "ATOLL_TOKEN="+d.token)
 	d.cmd.Stderr = log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
@@ -265,19 +291,52 @@ func (d *daemon) lastWords() string {
 	return "\nthe daemon's log ends with:\n" + string(b[max(0, len(b)-2000):])
 }
 
-func (d *daemon) create(ctx context.Context, s spec) (string, error) {
+// wanted returns what is asked for.
+func (s spec) wanted() native.Spec {
 	want := native.Spec{Image: s.image, Limits: sandbox.Limits{Memory: limitMemory, CPU: limitCPU, PIDs: limitPIDs}}
 	if s.noCPULimit {
 		want.Limits.CPU = 0
 	}
+	return want
+}
+
+func (d *daemon) create(ctx context.Context, s spec) (string, error) {
 	var info struct{ ID string }
-	if err := d.ask(ctx, http.MethodPost, native.Prefix+"/sandboxes", want, &info); err != nil {
+	if err := d.ask(ctx, http.MethodPost, native.Prefix+"/sandboxes", s.wanted(), &info); err != nil {
 		return "", err
 	}
-	d.mu.Lock()
-	d.ids = append(d.ids, info.ID)
-	d.mu.Unlock()
+	d.made(info.ID)
 	return info.ID, nil
+}
+
+func (d *daemon) made(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ids = append(d.ids, id)
+}
+
+// acquire returns the sandbox with this name, and makes it if there is none.
+func (d *daemon) acquire(ctx context.Context, name string, s spec) (string, error) {
+	want := s.wanted()
+	want.Name = name
+	var got native.Acquired
+	if err := d.ask(ctx, http.MethodPost, native.Prefix+"/acquire", want, &got); err != nil {
+		return "", err
+	}
+	id := string(got.Sandbox.ID)
+	if got.Made {
+		d.made(id)
+	}
+	return id, nil
+}
+
+func (d *daemon) release(ctx context.Context, id string) error {
+	return d.ask(ctx, http.MethodPost, native.Prefix+"/sandboxes/"+id+"/release", nil, nil)
+}
+
+func (d *daemon) status(ctx context.Context) (s sandbox.Status, err error) {
+	err = d.ask(ctx, http.MethodGet, native.Prefix+"/status", nil, &s)
+	return s, err
 }
 
 func (d *daemon) remove(ctx context.Context, id string) error {
@@ -392,6 +451,16 @@ func (d *daemon) stop() ([]string, error) {
 	}
 	d.left = append(d.left, traces(d.ids)...)
 	return d.left, err
+}
+
+// stopAfter stops the daemon after a measurement that ended with err, to which
+// it appends what the daemon said.
+func (d *daemon) stopAfter(err error) error {
+	if err != nil {
+		err = fmt.Errorf("%w%s", err, d.lastWords())
+	}
+	_, e := d.stop()
+	return errors.Join(err, e)
 }
 
 // children returns the guests that the daemon has started.
