@@ -351,7 +351,8 @@ func (p *process) Signal(ctx context.Context, sig sandbox.Signal) error {
 	if sig.Number() == 0 {
 		return sandbox.At("client.Signal", p.sb.id, sandbox.Errorf(sandbox.Invalid, "signal", "%q is not a signal", string(sig)).WithHint("use a name such as TERM, INT or KILL"))
 	}
-	return p.control(ctx, "client.Signal", "/signal", wire.Signal{Signal: sig})
+	// What an attached process left behind when it ended can still be killed.
+	return p.control(ctx, "client.Signal", "/signal", wire.Signal{Signal: sig}, p.attached && sig == sandbox.KILL)
 }
 
 // Resize sets the size of the process's terminal.
@@ -359,13 +360,15 @@ func (p *process) Resize(ctx context.Context, size sandbox.Size) error {
 	if !p.terminal && !p.attached {
 		return sandbox.At("client.Resize", p.sb.id, sandbox.Errorf(sandbox.Unsupported, "", "the process has no terminal"))
 	}
-	return p.control(ctx, "client.Resize", "/resize", size)
+	return p.control(ctx, "client.Resize", "/resize", size, false)
 }
 
-func (p *process) control(ctx context.Context, op, path string, body any) error {
+// control asks for something to be done to the process: nothing once it has
+// ended, unless always is set.
+func (p *process) control(ctx context.Context, op, path string, body any, always bool) error {
 	select {
 	case <-p.done:
-		if !p.attached || p.err == nil {
+		if !always && (!p.attached || p.err == nil) {
 			return nil // it is over
 		}
 	default:

@@ -47,6 +47,13 @@ func (b box) fail(op string, err error) error {
 	if err == nil {
 		return nil
 	}
+	if lost(err) {
+		b.e.mu.Lock()
+		if g := b.en.gone; g != nil { // it knows more
+			err = wasGone(g)
+		}
+		b.e.mu.Unlock()
+	}
 	err = b.e.translate(op, b.en.id, err)
 	b.e.fault(b.by, b.en.owner, op, b.en.id, err)
 	if lost(err) {

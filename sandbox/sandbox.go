@@ -213,7 +213,8 @@ type Detacher interface {
 	// returned Process's Wait returns when the process ends; ctx bounds this
 	// attachment, not the process: when it ends first, Wait returns its error
 	// and the process lives on. Where Stdout or Stderr are given they get the
-	// output from the cursor on, and Wait returns after the last of it.
+	// output from the cursor on, and Wait returns after the last of it. KILL
+	// also reaches what an ended process left running, until it is forgotten.
 	Attach(ctx context.Context, id ProcessID, opt AttachOptions) (Process, error)
 
 	// Output returns output that lies at or after cursor (0 is the very

@@ -504,7 +504,13 @@ func (a *attachment) Signal(ctx context.Context, sig sandbox.Signal) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return sandbox.At(op("Signal"), a.b.id, a.b.signal(a.root, sig))
+	if err := a.b.signal(a.root, sig); err != nil || sig != sandbox.KILL {
+		return sandbox.At(op("Signal"), a.b.id, err)
+	}
+	a.b.mu.Lock()
+	defer a.b.mu.Unlock()
+	a.b.killTree(a.root.tree) // it may have ended and left some behind
+	return nil
 }
 
 func (a *attachment) Resize(ctx context.Context, size sandbox.Size) error {

@@ -99,15 +99,21 @@ func marked(pid int, mark uint64) bool {
 }
 
 // killTree kills p and all that came of it. It first stops what it finds, so
-// that nothing flees by forking, and looks until it finds no more.
+// that nothing flees by forking, and looks until it finds no more. A detached
+// one that has ended may have left some behind.
 func (s *Server) killTree(p *process) {
+	s.mu.Lock()
+	detached := p.detached
+	s.mu.Unlock()
 	p.mu.Lock()
-	if p.over {
+	if p.over && !detached {
 		p.mu.Unlock()
 		return
 	}
-	// Alone in most cases; and stopped it stays what it is while we look.
-	unix.Kill(p.pid, unix.SIGSTOP)
+	if !p.over {
+		// Alone in most cases; and stopped it stays what it is while we look.
+		unix.Kill(p.pid, unix.SIGSTOP)
+	}
 	p.mu.Unlock()
 	s.killMarked(p)
 }

@@ -1242,6 +1242,17 @@ var defects = []defect{
 		},
 	},
 	{
+		name:  "what has ended cannot be signalled",
+		fails: []string{"KillReachesWhatAnEndedOneLeft"},
+		attach: func(sb full, ctx context.Context, id sandbox.ProcessID, opt sandbox.AttachOptions) (sandbox.Process, error) {
+			p, err := sb.Attach(ctx, id, opt)
+			if err != nil {
+				return nil, err
+			}
+			return deaf{p}, nil
+		},
+	},
+	{
 		name:  "detached processes die with their context",
 		fails: []string{"DetachedOutlivesItsContext"},
 		started: func(sb full, ctx context.Context, cmd sandbox.Cmd, opt sandbox.DetachOptions) (sandbox.ProcessID, error) {
@@ -1294,6 +1305,20 @@ func TestDefect(t *testing.T) {
 		},
 		Patience: 3 * time.Second,
 	})
+}
+
+// deaf is a process that can be signalled only while it runs.
+type deaf struct{ sandbox.Process }
+
+func (d deaf) Signal(ctx context.Context, sig sandbox.Signal) error {
+	ended := make(chan struct{})
+	go func() { d.Wait(); close(ended) }()
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(100 * time.Millisecond):
+		return d.Process.Signal(ctx, sig)
+	}
 }
 
 // TestSuiteFindsDefects tries the suite itself: it breaks the memory backend

@@ -362,6 +362,30 @@ var detachClaims = []claim{
 			t.errorf("with a timeout it printed %q and ended with %+v", out, exit)
 		}
 	}},
+	{name: "KillReachesWhatAnEndedOneLeft", says: "KILL also reaches what an ended process left running, until it is forgotten.", shell: true, check: func(t *T) {
+		d, id := t.detach("setsid sh -c 'echo $$ >> pids; exec sleep 3600' & while [ ! -s pids ]; do sleep 0.02; done; exit 3", sandbox.DetachOptions{})
+		pid := t.pids(t.dir()+"/pids", 1)[0]
+		_, other := t.detach("echo $$ > other; exec sleep 3600", sandbox.DetachOptions{})
+		bystander := t.pids(t.dir()+"/other", 1)[0]
+		if _, _, exit, _ := t.all(d, id, 0); exit.Code != 3 {
+			t.errorf("it ended with %+v", exit)
+		}
+		p, err := d.Attach(t.ctx, id, sandbox.AttachOptions{})
+		t.ok("Attach", err)
+		t.wait(p)
+		t.ok("Signal TERM", p.Signal(t.ctx, sandbox.TERM))
+		if !t.alive(pid) {
+			t.errorf("TERM to a process that has ended ended what it left running")
+		}
+		t.ok("Signal KILL", p.Signal(t.ctx, sandbox.KILL))
+		t.until("what it left running to be gone", func() bool { return !t.alive(pid) })
+		if !t.alive(bystander) {
+			t.errorf("another process was killed as well")
+		}
+		if i, _ := t.info(d, other); i.Exit != nil {
+			t.errorf("another process ended with %+v", i.Exit)
+		}
+	}},
 	{name: "ProcessesAreInOrder", says: "Processes returns the detached processes that run, and those ended ones that are still remembered, oldest first.", shell: true, check: func(t *T) {
 		var want []sandbox.ProcessID
 		var d sandbox.Detacher

@@ -688,9 +688,9 @@ func TestStopIsNotHeldUpByAFullPipe(t *testing.T) {
 
 func TestStopEndsTheTreeNotJustTheDirectChild(t *testing.T) {
 	inPlace(t, Config{}, func(p *place) {
-		// It ignores TERM; so do its children, of which one has a session of
-		// its own and one has lost its parent.
-		p.start(sh("x", `trap '' TERM
+		// The first one obeys TERM at once; its children ignore it, one in a
+		// session of its own and one that has lost its parent.
+		p.start(sh("x", `trap 'exit 0' TERM
 setsid sh -c 'trap "" TERM; echo $$ >> /tmp/pids; while :; do sleep 1; done' &
 sh -c 'trap "" TERM; sh -c "echo \$\$ >> /tmp/pids; while :; do sleep 1; done" & exit 0' &
 while :; do sleep 1; done`))
