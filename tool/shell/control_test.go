@@ -32,6 +32,19 @@ func TestRecordsAreReadHoweverTheyArrive(t *testing.T) {
 	}
 }
 
+func TestARecordMayBreakOff(t *testing.T) {
+	const last = "\x00\x00\x00\x00\x00\x00\x00\x00\x00X7\x00/d\n\x00v\x00f\x00a\x00u\x00t\x00o\x00"
+	const first = "R1 0 \x00/dir\n\x00S\x00/d\n\x00v\x00f\x00a\x00u\x00t\x00o\x00"
+	for i := range len(first) {
+		var p parser
+		var got record
+		p.feed([]byte(first[:i]+last), func(r record) { got = r })
+		if got.kind != 'X' || got.head != "7" || len(got.fields) != 7 || got.fields[6] != "o" {
+			t.Errorf("after %q: %+v", first[:i], got)
+		}
+	}
+}
+
 func TestAStateThatIsTooLargeIsCut(t *testing.T) {
 	var p parser
 	var got []record

@@ -40,15 +40,16 @@ var hideBash = func() string {
 //	s  sets $? to what the last command left, without set -e seeing a failure
 //	r  reports that a command has ended, then writes the word that ends its output
 //	d  tells all that a new shell needs to go on
-//	x  runs when the shell exits
+//	x  runs when the shell exits, which may be in the middle of another record:
+//	   so many NUL bytes end any
 //	n  answers when it stands idle
 //	m  says that a command's directory is missing
 const setup = `__atoll_s() { return "$1"; }
 __atoll_r() { set -- "$1" "$2" "$?"; CHECK; command printf 'R%s %s ' "$2" "$3" >&C; command printf %s "$1" >&O; command printf %s "$1" >&E; case ${!-} in '') ;; *) command jobs -p >&C ;; esac; { command printf '\0'; command pwdPWD; command printf '\0'; } >&C || exit; }
 __atoll_d() { { command pwdPWD; command printf '\0'; DUMP; command printf '\0'; } >&C 2>/dev/null; }
-__atoll_x() { command printf 'X%s\0' "$?" >&C; __atoll_d; }
-__atoll_n() { command printf 'S%s\0' "$1" >&C; __atoll_d; }
-__atoll_m() { command printf 'M%s\0' "$1" >&C; return 1; }
+__atoll_x() { command printf '\0\0\0\0\0\0\0\0\0X%s\0' "$?" >&C; trap '' URG; __atoll_d; }
+__atoll_n() { command printf 'S\0' >&C; __atoll_d; }
+__atoll_m() { command printf 'M\0' >&C; return 1; }
 `
 
 // A dialect is a family of shells.
@@ -140,7 +141,9 @@ func (d *dialect) line(c *Command, status int, stdin string) string {
 // arguments are the pid of the shell, what to do, the age of the command in
 // hundredths of a second, and the pids of processes that earlier commands left.
 //
-//	kill  URG to the shell, which then abandons the command; KILL to the command's children
+//	kill  URG to the shell, which then abandons the command; KILL to the command's
+//	      children. A process that does not catch URG (23) is no shell any more:
+//	      as all
 //	int   URG to the shell; INT to the children
 //	all   as kill, and the shell too, after telling its directory
 //	rest  KILL to what is left of shells that have ended: of their sessions.
@@ -166,8 +169,12 @@ if [ $how = rest ]; then
 else
 	stat $shell || exit 0
 	[ "$ss" = $shell ] && sid=$ss
+	while read -r k v; do
+		[ "$k" = SigCgt: ] && [ $((0x$v & 0x400000)) = 0 ] && [ $how = kill ] && how=all
+	done 2>/dev/null </proc/$shell/status
 	[ $how = all ] && { cd -P /proc/$shell/cwd && pwd -P; cd /; }
 	kill -URG $shell
+	kill -CONT $shell
 fi
 n=0
 while [ $n -lt 40 ]; do

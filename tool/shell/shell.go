@@ -56,8 +56,8 @@ const (
 	idleTime  = 20 * time.Millisecond  // after it, an idle shell tells its state
 	killTime  = 5 * time.Second        // for what kills
 	closeTime = 15 * time.Second       // for Close
-	firstWait = 150 * time.Millisecond // a shell has to be back this long after its command was killed
-	nextWait  = 450 * time.Millisecond // and this long after the second time
+	firstWait = 300 * time.Millisecond // a shell has to be back this long after its command was killed
+	nextWait  = 2 * time.Second        // and this long after the second time
 	maxOld    = 64                     // shells that have ended, whose leftovers Close looks for
 )
 
@@ -839,12 +839,13 @@ func (s *Shell) halt(c *command, jobs []int) {
 	l := s.live
 	for _, t := range []time.Duration{firstWait, nextWait} {
 		ctx, cancel := context.WithTimeout(s.life, killTime)
-		_, err := s.killer(ctx, []int{l.pid}, "kill", time.Since(c.started()), jobs)
+		dir, err := s.killer(ctx, []int{l.pid}, "kill", time.Since(c.started()), jobs)
 		cancel()
 		if err != nil {
 			break
 		}
 		if l.back(t) {
+			l.at(dir)
 			return
 		}
 	}
@@ -852,15 +853,20 @@ func (s *Shell) halt(c *command, jobs []int) {
 	defer cancel()
 	dir, err := s.killer(ctx, []int{l.pid}, "all", time.Since(c.started()), jobs)
 	if err == nil && l.back(killTime) {
-		if path.IsAbs(dir) {
-			l.mu.Lock()
-			l.dir = dir
-			l.mu.Unlock()
-		}
+		l.at(dir)
 		return
 	}
 	l.kill() // with all that it left; nothing else is known to help
 	<-l.done
+}
+
+// at notes where a shell was that could not say so itself.
+func (l *live) at(dir string) {
+	if path.IsAbs(dir) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.dir = dir
+	}
 }
 
 // back reports whether the command, or the shell itself, has ended within t.

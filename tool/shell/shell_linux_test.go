@@ -917,11 +917,30 @@ func TestAKillThatComesLateHurtsNobodyElse(t *testing.T) {
 			} else if err := u.Kill(u.Context(), id); err != nil {
 				u.Fatal(err)
 			}
+			killed, err := u.Wait(u.Context(), id, shell.WaitOptions{})
+			if err != nil || killed.Stale {
+				u.Errorf("the %dth: %+v, %v", i, killed, err)
+			}
 			if r, err := u.Wait(u.Context(), next, shell.WaitOptions{}); err != nil || r.Status != shell.Completed || r.ExitCode != 0 || r.Replaced {
 				u.Fatalf("the next command: %+v, %v", r, err)
 			}
+			if a := u.do("echo $n"); a.out != fmt.Sprintln(i+1) {
+				u.Fatalf("the %dth: %+v, then %+v", i, killed, a)
+			}
 		}
-		u.says("echo $n", "40\n")
+	})
+}
+
+func TestAShellWithStrictOptionsStandsIdle(t *testing.T) {
+	each(t, shell.Options{}, func(u *user) {
+		u.do("set -euf; x=1; IFS=,")
+		pid := u.Info().PID
+		for range 3 {
+			time.Sleep(60 * time.Millisecond) // it tells its state
+			if a := u.says("echo $x", "1\n"); a.Replaced || u.Info().PID != pid {
+				u.Errorf("%+v", a)
+			}
+		}
 	})
 }
 
