@@ -14,6 +14,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/atoll-run/atoll/api/native"
+	"github.com/atoll-run/atoll/backend/memory"
+	"github.com/atoll-run/atoll/engine"
+	"github.com/atoll-run/atoll/sandbox"
+	"github.com/atoll-run/atoll/warm"
 )
 
 func TestQuantile(t *testing.T) {
@@ -276,5 +282,121 @@ func TestTracesFindsACgroup(t *testing.T) {
 	}
 	if found := traces([]string{id}); len(found) > 0 {
 		t.Errorf("found %q after it was removed", found)
+	}
+}
+
+func TestLonger(t *testing.T) {
+	r := result{name: "r", rounds: [][]float64{{1, 2, 3}, {1, 4, 5}, {9, 9, 9}}}
+	other := result{name: "other", rounds: [][]float64{{1, 1, 1}, {1, 1, 1}, {1, 1, 1}}}
+	row := r.longer("r is longer", other)
+	if row.P50 != 3000 || row.P99 != 4000 || row.AgainstP50 != 1000 || *row.Ratio != 3 || row.N != 9 {
+		t.Errorf("%+v: want 3000 and 4000 µs, beside 1000", row)
+	}
+}
+
+// testDaemon returns a daemon with this configuration that is not a program of
+// its own, and pretends its sandboxes.
+func testDaemon(t *testing.T, cfg engine.Config, pool warm.Config) *daemon {
+	t.Helper()
+	pool.Room = func(context.Context) error { return nil }
+	w, err := warm.New(memory.New(memory.Config{}), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Warm = func() int { return w.Stats().Ready }
+	e, err := engine.New(t.Context(), w, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := native.New(native.One(e.View(sandbox.Operator, "native")), native.Config{})
+	s := httptest.NewServer(api)
+	t.Cleanup(func() {
+		s.Close()
+		if err := errors.Join(api.Close(), e.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return &daemon{caller: caller{base: s.URL}}
+}
+
+func TestPoolBecomesFullAgain(t *testing.T) {
+	d := testDaemon(t, engine.Config{}, warm.Config{Max: 2})
+	once := creator(d, spec{}, "true")
+	for range 4 {
+		if took, err := once(t.Context()); err != nil || took <= 0 {
+			t.Fatal(took, err)
+		}
+	}
+	if err := d.full(t.Context(), 2); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := d.full(ctx, 3); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("three of two became ready: %v", err)
+	}
+}
+
+func TestMobEvicts(t *testing.T) {
+	const most = 4
+	d := testDaemon(t, engine.Config{Classes: map[string]engine.Class{"native": {MaxLive: most, Full: engine.Evict}}}, warm.Config{Max: 1})
+	var m mob
+	end := m.begin(t.Context(), d, 2)
+	for m.turns.Load() < 50 && m.failed.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	end()
+	if err := m.failure(); err != nil {
+		t.Error(err)
+	}
+	s, err := d.status(t.Context())
+	if err != nil || s.Live > most {
+		t.Errorf("%d live, at most %d may, %v", s.Live, most, err)
+	}
+	if len(d.ids) <= most {
+		t.Errorf("%d were made: nobody was evicted", len(d.ids))
+	}
+	if m.spent <= 0 {
+		t.Error("it took no time")
+	}
+}
+
+func TestMobTellsFailuresFromWantOfRoom(t *testing.T) {
+	for _, c := range []struct {
+		err                         error
+		turns, noRoom, lost, failed int64
+	}{
+		{nil, 1, 0, 0, 0},
+		{fmt.Errorf("exec: %w", &refusal{status: 404}), 0, 0, 1, 0},
+		{&refusal{status: 429}, 0, 1, 0, 0},
+		{&refusal{status: 500}, 0, 0, 0, 1},
+		{errors.New("no answer"), 0, 0, 0, 1},
+	} {
+		var m mob
+		m.count(t.Context(), c.err)
+		if m.turns.Load() != c.turns || m.noRoom.Load() != c.noRoom || m.lost.Load() != c.lost || m.failed.Load() != c.failed {
+			t.Errorf("%v counts as %d turns, %d without room, %d lost, %d failed", c.err, m.turns.Load(), m.noRoom.Load(), m.lost.Load(), m.failed.Load())
+		}
+		if failed := m.failure() != nil; failed != (c.failed > 0) {
+			t.Errorf("%v: the failure is %v", c.err, m.failure())
+		}
+	}
+}
+
+func TestEngineOverMemory(t *testing.T) {
+	b := &bench{options: options{short: true, backend: "memory"}, stateDir: t.TempDir(), notes: t.Output()}
+	if err := b.added(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(b.rows) != 4 {
+		t.Fatalf("%d rows, want 4: %+v", len(b.rows), b.rows)
+	}
+	for _, r := range b.rows {
+		if r.Unit != "µs" || r.N != 250 || r.P99 == 0 {
+			t.Errorf("%+v: want 250 samples in microseconds", r)
+		}
+	}
+	if b.rows[0].Promise == "" || b.rows[0].Against != "memory alone" {
+		t.Errorf("%+v: want a promise, and what it stands beside", b.rows[0])
 	}
 }
