@@ -49,7 +49,7 @@ func TestPruneAsks(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := bufio.NewReader(person)
-		until(t, r, id+`  one\u202etwo  idle 0s`)
+		until(t, r, id+`  one\u202etwo  idle `)
 		until(t, r, "remove this sandbox, with all files? [y/N] ")
 		person.WriteString(c.answer)
 		if err := s.Wait(); err != nil {
