@@ -332,6 +332,9 @@ func TestUnknownIsNotDead(t *testing.T) {
 			}
 		}
 		// A caller who gives up is told so.
+		b.with(func(b *below) {
+			b.onOpen = func(ctx context.Context, _ sandbox.ID) error { <-ctx.Done(); return ctx.Err() }
+		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := e.Open(ctx, sb.ID()); !errors.Is(err, context.DeadlineExceeded) {

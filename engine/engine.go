@@ -346,35 +346,44 @@ func (e *Engine) View(owner sandbox.Owner, class string) *View {
 	return &View{e: e, owner: owner, name: class, class: e.cfg.Classes[class]}
 }
 
-// Create is that of the Operator's View, as are the methods that follow.
+// Create is that of the Operator's View, in the class "".
 func (e *Engine) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
 	return e.top.Create(ctx, spec)
 }
 
+// Open is that of the Operator's View.
 func (e *Engine) Open(ctx context.Context, id sandbox.ID) (sandbox.Sandbox, error) {
 	return e.top.Open(ctx, id)
 }
 
+// List is that of the Operator's View.
 func (e *Engine) List(ctx context.Context) iter.Seq2[sandbox.Info, error] { return e.top.List(ctx) }
 
+// Acquire is that of the Operator's View.
 func (e *Engine) Acquire(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, bool, error) {
 	return e.top.Acquire(ctx, spec)
 }
 
+// Lookup is that of the Operator's View.
 func (e *Engine) Lookup(ctx context.Context, name string) (sandbox.Sandbox, error) {
 	return e.top.Lookup(ctx, name)
 }
 
+// Peek is that of the Operator's View.
 func (e *Engine) Peek(id sandbox.ID) (sandbox.Sandbox, bool) { return e.top.Peek(id) }
 
+// PeekName is that of the Operator's View.
 func (e *Engine) PeekName(name string) (sandbox.Sandbox, bool) { return e.top.PeekName(name) }
 
+// Status is that of the Operator's View.
 func (e *Engine) Status(ctx context.Context) (sandbox.Status, error) { return e.top.Status(ctx) }
 
+// Events is that of the Operator's View.
 func (e *Engine) Events(ctx context.Context, after int64, follow bool) iter.Seq2[sandbox.Event, error] {
 	return e.top.Events(ctx, after, follow)
 }
 
+// Prune is that of the Operator's View.
 func (e *Engine) Prune(ctx context.Context, p sandbox.Prune) ([]sandbox.Info, error) {
 	return e.top.Prune(ctx, p)
 }

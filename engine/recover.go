@@ -13,7 +13,7 @@ import (
 // recover finds again what the store says exists, and compares it with what is
 // below.
 func (e *Engine) recover(ctx context.Context) error {
-	recs, _, meta, err := e.store.Load()
+	recs, meta, err := e.store.Records()
 	if err != nil {
 		return err
 	}
