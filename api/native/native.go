@@ -52,6 +52,9 @@ type API struct {
 	life context.Context // ends when Close is called
 	end  context.CancelCauseFunc
 
+	open  context.Context // ends when Drain is called
+	drain context.CancelFunc
+
 	mu     sync.Mutex
 	closed bool                           // guarded by mu
 	busy   sync.WaitGroup                 // requests; Add with mu held and closed false
@@ -98,6 +101,7 @@ func New(views func(sandbox.Owner) sandbox.Runtime, cfg Config) *API {
 		a.log = slog.New(slog.DiscardHandler)
 	}
 	a.life, a.end = context.WithCancelCause(context.Background())
+	a.open, a.drain = context.WithCancel(context.Background())
 	allow := make(map[string][]string)
 	for _, rt := range routes {
 		allow[rt.Path] = append(allow[rt.Path], rt.Method)
@@ -125,6 +129,10 @@ func (a *API) Refuse(w http.ResponseWriter, r *http.Request, no gate.Refusal) {
 	a.refuse(w, r, no.Status, no.Err)
 }
 
+// Drain ends the requests that would not end by themselves: those that follow
+// what happens. Others go on, so that one can wait for their end.
+func (a *API) Drain() { a.drain() }
+
 // Close ends every request, upgraded connections included, and with it the
 // processes that it waits for, and returns when all have ended. Requests that
 // come later are answered with Unavailable. A second Close does nothing.
@@ -135,6 +143,7 @@ func (a *API) Close() error {
 	a.mu.Lock()
 	a.closed = true
 	a.mu.Unlock()
+	a.drain()
 	a.end(errClosing)
 	a.busy.Wait()
 	return nil

@@ -71,6 +71,9 @@ func (c *call) events() error {
 	if err != nil {
 		return err
 	}
+	if follow {
+		defer context.AfterFunc(c.api.open, func() { c.end(errClosing) })()
+	}
 	n := &news{c: c, w: &lazy{c, wire.NDJSON}, rc: http.NewResponseController(c.w)}
 	stop := n.beat(c.api.beat)
 	for e, failed := range o.Events(c.ctx, after, follow) {

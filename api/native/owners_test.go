@@ -325,17 +325,30 @@ func TestEventsEnd(t *testing.T) {
 	if n == 0 {
 		t.Error("there was no event")
 	}
+	// A server that is about to end waits for what ends by itself alone.
 	var got error
 	for e, err := range op.Events(t.Context(), 0, true) {
 		if got = err; err != nil {
 			break
 		}
 		if e.Kind == sandbox.EventMade {
-			go h.api.Close()
+			h.api.Drain()
 		}
 	}
 	if !errors.Is(got, sandbox.Unavailable) {
-		t.Errorf("when the server ends, Events ends with %v", got)
+		t.Errorf("when the server drains, Events ends with %v", got)
+	}
+	for _, err := range op.Events(t.Context(), 0, false) {
+		if err != nil {
+			t.Errorf("then, what has happened is told with %v", err)
+		}
+	}
+	if _, err := sb.Info(t.Context()); err != nil {
+		t.Errorf("then, Info says %v", err)
+	}
+	h.api.Close()
+	if _, err := sb.Info(t.Context()); !errors.Is(err, sandbox.Unavailable) {
+		t.Errorf("when it has ended, Info says %v", err)
 	}
 }
 

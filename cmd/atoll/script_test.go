@@ -32,7 +32,7 @@ func (m tests) Run() int {
 // testscript there are
 //
 //	daemon [FLAG...]    starts atoll serve on a free port, waits until it is ready, and sets ATOLL_HOST
-//	stop [SIGNAL]       sends it a signal (TERM) and waits; fails unless it ends well
+//	halt [SIGNAL]       sends it a signal (TERM) and waits; fails unless it ends well
 //	status N CMD...     runs a command that must end with the status N
 //	capture VAR         puts the standard output of the last command into a variable, without the newline
 func TestScripts(t *testing.T) {
@@ -58,7 +58,7 @@ func runScripts(t *testing.T, dir, config string) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"daemon":  startDaemon,
-			"stop":    stopDaemon,
+			"halt":    stopDaemon,
 			"capture": capture,
 			"status":  wantStatus,
 		},
@@ -114,7 +114,7 @@ func startDaemon(ts *testscript.TestScript, neg bool, args []string) {
 	running.Store(ts.Getenv("WORK"), &testDaemon{cmd})
 }
 
-// stopDaemon implements the command stop.
+// stopDaemon implements the command halt. (The name stop is taken: it ends a script.)
 func stopDaemon(ts *testscript.TestScript, neg bool, args []string) {
 	v, ok := running.LoadAndDelete(ts.Getenv("WORK"))
 	if !ok {

@@ -112,6 +112,7 @@ func (a *app) serve(ctx context.Context, c *Config) (err error) {
 		return err
 	}
 	log.Info("ending", "why", context.Cause(ctx), "drain", c.Drain)
+	api.Drain()
 	drain(server, &busy, c.Drain, log)
 	return nil
 }
