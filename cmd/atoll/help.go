@@ -30,7 +30,8 @@ atoll run and atoll exec end with the status of the command:
 The other commands:
 
   0      it is done
-  1      it failed; atoll doctor: something that is needed does not work
+  1      it failed; atoll doctor: something that is needed does not work;
+         atoll status: no sandbox can be made
   2      it was called in a wrong way, or the configuration is wrong
   128+N  signal N ended atoll
 

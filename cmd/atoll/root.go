@@ -25,7 +25,10 @@ func (a *app) rootCommand() *cobra.Command {
 		Long: `Atoll runs sandboxes: isolated places with a file system and processes, made by
 the Linux kernel alone. The first one needs no daemon:
 
-  atoll run -- sh -c 'echo hi'`,
+  atoll run -- sh -c 'echo hi'
+
+Where a command wants the ID of a sandbox, its name does as well, if it has one
+(atoll create --name); an id goes first.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -30,6 +30,8 @@ is ready it prints one line, with its address.
 
 The token is made at the first start and stands in the file token of the state
 folder, which only its owner can read. Commands of the same user find it there.
+Who brings it sees everything. Owners with tokens of their own, who see what is
+their own, stand in the configuration file: see docs/configuration.md.
 
 SIGTERM and SIGINT end the daemon: it takes no more requests, waits for those
 that run as long as --drain says, and leaves the sandboxes running for the next
