@@ -10,9 +10,10 @@ import (
 	"github.com/atoll-run/atoll/sandbox"
 )
 
-// An input is a process that does nothing but hold a standard input open. A
-// shell's own is taken up with commands, so that a command which gets an
-// input opens that of this process, by its name in /proc.
+// An input is a process that holds a pipe open. A shell's own standard input
+// is taken up with commands, so that a command which gets an input opens
+// that of this process, by its name in /proc. It has to be a pipe that was made
+// inside, by the same user: others may not be opened there (proc(5)).
 type input struct {
 	pid  int
 	w    *io.PipeWriter // what Shell.Input writes to; nil for a command's Stdin
@@ -21,8 +22,9 @@ type input struct {
 	done chan struct{}
 }
 
-// hold is what the process runs: it tells its pid, and sleeps.
-const hold = `echo $$; exec sleep 2147483647`
+// hold is what runs there: one process that copies, and one that tells its pid,
+// sleeps, and never reads.
+const hold = `cat | { read -r p q </proc/self/stat; echo $p; exec sleep 2147483647; }`
 
 // openInput starts one. stdin is nil for one that Shell.Input writes to.
 func openInput(ctx, life context.Context, sb sandbox.Sandbox, cmd sandbox.Cmd, stdin io.Reader) (*input, error) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -942,6 +943,44 @@ func TestAShellWithStrictOptionsStandsIdle(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestAnotherUsersShellWorksAlike(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can be another user")
+	}
+	each(t, shell.Options{User: "nobody", Dir: "/"}, func(u *user) {
+		u.says("id -un; umask", "nobody\n0022\n")
+		a, err := u.try(shell.Command{Text: "cat", Stdin: strings.NewReader("input")})
+		if err != nil || a.out != "input" {
+			u.Errorf("%+v, %v", a, err)
+		}
+		a, err = u.try(shell.Command{Text: "x=1; sleep 300 | sleep 301", Timeout: 100 * time.Millisecond})
+		if err != nil || a.Status != shell.TimedOut || a.Stale {
+			u.Errorf("%+v, %v", a, err)
+		}
+		u.says("echo $x; exit 3", "1\n")
+		u.says("echo $x $?; id -un", "1 3\nnobody\n")
+	})
+}
+
+func TestCloseLeavesNoGoroutines(t *testing.T) {
+	p := open(t)
+	count := func() int { return runtime.NumGoroutine() }
+	before := count()
+	for range 5 {
+		u := sit(t, p, shell.Options{})
+		u.do("sleep 300 & :")
+		u.do("exit 3")
+		if _, err := u.Start(shell.Command{Text: "cat; sleep 300", Input: true}); err != nil {
+			t.Fatal(err)
+		}
+		if err := u.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	u := &user{T: t}
+	u.eventually("the end of the goroutines", func() bool { return count() <= before })
 }
 
 func TestLateOutputBelongsToTheCommandBefore(t *testing.T) {
