@@ -41,6 +41,12 @@ var layers = map[string]layer{
 		tests:   []string{"sandbox/sandboxtest", "guest/inside"},
 	},
 
+	"backend/docker": {
+		imports: []string{"sandbox", "guest", "guest/proto", "backend/docker/place", "github.com/moby/moby/...", "github.com/containerd/errdefs", "golang.org/x/sys/..."},
+		tests:   []string{"sandbox/sandboxtest"},
+	},
+	"backend/docker/place": {imports: []string{"guest/proto", "golang.org/x/sys/..."}},
+
 	// Layers around any Runtime, which know none by name.
 	"warm": {imports: []string{"sandbox"}, tests: []string{"backend/memory", "sandbox/sandboxtest", "go.uber.org/goleak"}},
 
@@ -56,7 +62,7 @@ var layers = map[string]layer{
 	"guest/internal/tail": {imports: []string{"golang.org/x/sys/..."}},
 	"guest":               {imports: []string{"sandbox", "guest/proto", "guest/internal/...", "golang.org/x/sys/..."}, tests: []string{"guest/inside", "sandbox/sandboxtest"}},
 	"guest/inside":        {imports: []string{"guest/proto", "guest/internal/...", "golang.org/x/sys/..."}, tests: []string{"sandbox", "guest", "sandbox/sandboxtest"}},
-	"cmd/atoll-guest":     {imports: []string{"guest/inside", "guest/proto", "backend/linux/enter", "backend/linux/launch", "golang.org/x/sys/..."}, tests: []string{"guest", "sandbox"}},
+	"cmd/atoll-guest":     {imports: []string{"guest/inside", "guest/proto", "backend/linux/enter", "backend/linux/launch", "backend/docker/place", "golang.org/x/sys/..."}, tests: []string{"guest", "sandbox"}},
 
 	// Policy. Pure: what a caller gets who does not say, and at most.
 	"profile": {imports: []string{"sandbox"}},
@@ -64,7 +70,7 @@ var layers = map[string]layer{
 	// What agents do inside, written once over the words.
 	"tool":       {imports: []string{"sandbox"}, tests: []string{"backend/memory"}},
 	"tool/job":   {imports: []string{"sandbox"}, tests: []string{"backend/memory", "backend/linux"}},
-	"tool/shell": {imports: []string{"sandbox"}, tests: []string{"guest", "guest/inside", "golang.org/x/sys/..."}},
+	"tool/shell": {imports: []string{"sandbox"}, tests: []string{"backend/linux", "guest", "guest/inside", "golang.org/x/sys/..."}},
 	"tool/edit":  {imports: []string{"sandbox", "github.com/bmatcuk/doublestar/v4"}, tests: []string{"backend/memory"}},
 
 	// Shapes of protocols, their servers, and the Go SDK. An adapter knows

@@ -85,12 +85,12 @@ func (l *live) begin(c *command, id ID) string {
 	case <-l.ready:
 	default:
 	}
-	// A word that nobody can know, of letters that need no quotes; its
+	// A word that nobody can know (80 bits), which needs no quotes; its
 	// beginning is not likely in any output, so that little is held back.
-	nonce := "\x1e" + rand.Text()
+	nonce := "\x1e" + rand.Text()[:16]
 	l.cur, l.id, l.nonce = c, id, []byte(nonce)
 	l.seen, l.ended, l.missing, l.fresh = [2]bool{}, false, false, false
-	return quote(nonce)
+	return nonce
 }
 
 // A control takes what the shell says.

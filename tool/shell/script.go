@@ -123,7 +123,11 @@ func (d *dialect) line(c *Command, status int, stdin string) string {
 	for _, k := range slices.Sorted(maps.Keys(c.Env)) {
 		b.WriteString(k + "=" + quote(c.Env[k]) + " ")
 	}
-	b.WriteString("\\command eval ")
+	// Elsewhere a syntax error in what eval gets would end the shell.
+	if !d.bash {
+		b.WriteString("\\command ")
+	}
+	b.WriteString("\\eval ")
 	b.WriteString(quote(c.Text))
 	errs := d.e
 	if c.Merge {
