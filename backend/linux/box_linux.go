@@ -33,6 +33,8 @@ type box struct {
 	guest *guest.Client
 	said  *os.File // the guest's standard error, in memory; nil after a restart
 
+	release func() // lets go of the image; nil if nothing holds it
+
 	gone chan struct{} // closed when all that it held is free
 
 	updating sync.Mutex // held while an Update is made: one comes after the other
@@ -329,6 +331,10 @@ func (rt *Runtime) free(ctx context.Context, b *box) error {
 	} else if b.slot >= 0 {
 		rt.freeSlot(b.slot)
 		b.slot = -1
+	}
+	if b.release != nil { // its mounts went with its processes
+		b.release()
+		b.release = nil
 	}
 	return errors.Join(errs...)
 }

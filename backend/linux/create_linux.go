@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,9 +111,11 @@ func (m *making) findImage() (err error) {
 	if m.spec.Network == sandbox.NetworkOn {
 		return sandbox.Errorf(sandbox.Unsupported, "network", "this backend has no network to give yet").WithHint("leave it off")
 	}
-	if m.img, err = m.rt.image(m.spec.Image); err != nil {
+	if m.img, err = m.rt.image(m.ctx, m.spec.Image); err != nil {
 		return err
 	}
+	m.box.release = m.img.release
+	m.undo.add(func() error { m.img.release(); return nil })
 	for _, l := range m.img.layers {
 		if l.file != nil {
 			m.ours = append(m.ours, l.file)
@@ -149,7 +152,7 @@ func (m *making) promise() error {
 	has, missing := m.rt.host.isolation()
 	info := sandbox.Info{
 		ID: m.box.id, State: sandbox.Running, Backend: "linux", Image: m.img.name, Wanted: spec.Image,
-		User: orElse(spec.User, "root"), Workdir: orElse(spec.Workdir, "/workspace"), Network: sandbox.NetworkOff,
+		User: cmp.Or(spec.User, m.img.user, "root"), Workdir: cmp.Or(spec.Workdir, m.img.workdir, "/workspace"), Network: sandbox.NetworkOff,
 		Labels: maps.Clone(spec.Labels), Created: time.Now().UTC().Round(0), Expires: spec.Expires, Limits: spec.Limits,
 		Mounts: slices.Clone(spec.Mounts), ReadOnlyRoot: spec.ReadOnlyRoot,
 	}
@@ -186,13 +189,6 @@ func (m *making) promise() error {
 
 var limitProperty = map[string]sandbox.Property{
 	"memory": sandbox.LimitMemory, "cpu": sandbox.LimitCPU, "pids": sandbox.LimitPIDs, "disk": sandbox.LimitDisk,
-}
-
-func orElse(s, other string) string {
-	if s != "" {
-		return s
-	}
-	return other
 }
 
 func (m *making) makeFolder() error {
@@ -295,11 +291,18 @@ func (m *making) openLayers() error {
 	}
 	m.req.Fixtures = m.source(s)
 	for _, l := range m.img.layers {
-		s, err := m.tree(l.dir, treeOptions{shift: true, readOnly: true, file: l.file})
-		if err != nil {
-			return fmt.Errorf("%s: %w", l.dir, err)
+		over := enter.Layer{Target: l.target, Name: l.name}
+		for _, dir := range l.dirs {
+			s, err := m.tree(dir, treeOptions{shift: true, readOnly: true, file: l.file})
+			if errors.Is(err, unix.EINVAL) && m.rt.host.shift {
+				return &sandbox.Error{Kind: sandbox.Unsupported, Field: "image", Msg: "it is on a file system that cannot shift ids", Hint: "keep images on ext4, XFS or btrfs", Err: err}
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", dir, err)
+			}
+			over.Lower = append(over.Lower, m.source(s))
 		}
-		m.req.Layers = append(m.req.Layers, enter.Layer{Target: l.target, Name: l.name, Lower: []int{m.source(s)}})
+		m.req.Layers = append(m.req.Layers, over)
 	}
 	return nil
 }
@@ -414,7 +417,13 @@ func (m *making) setUp() error {
 	req := &m.req
 	req.Hostname = string(m.box.id)
 	req.User, req.Workdir = info.User, info.Workdir
-	for k, v := range spec.Env {
+	env := maps.Clone(m.img.env)
+	if env == nil {
+		env = spec.Env
+	} else {
+		maps.Copy(env, spec.Env)
+	}
+	for k, v := range env {
 		req.Env = append(req.Env, k+"="+v)
 	}
 	req.ReadOnly, req.Writable = spec.ReadOnlyRoot, []string{"/home", "/workspace"}
@@ -423,7 +432,7 @@ func (m *making) setUp() error {
 	req.BootID = newUUID()
 	req.Tmp, req.Shm = tmpSize(spec.Limits), tmpSize(spec.Limits)/4
 	req.Dirs = []enter.Dir{{Path: "/workspace", Mode: 0o1777}, {Path: "/home", Mode: 0o755}}
-	if info.Image == "host" {
+	if m.img.host {
 		req.Dirs = append(req.Dirs, enter.Dir{Path: "/home/user", Mode: 0o755, UID: 1000, GID: 1000})
 	}
 	if info.Workdir != "/workspace" {
@@ -452,6 +461,13 @@ func (m *making) setUp() error {
 	defer cancel()
 	answer, err := client.Setup(ctx, proto.Append(nil, req), m.files)
 	if err != nil {
+		var e *sandbox.Error
+		if errors.As(err, &e) && e.Kind != sandbox.Internal { // not our doing
+			if e.Field == "workdir" && spec.Workdir == "" {
+				e.Field = "image"
+			}
+			return e
+		}
 		return fmt.Errorf("%w%s", err, m.box.lastWords())
 	}
 	var done enter.Done

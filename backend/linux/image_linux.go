@@ -1,14 +1,18 @@
 package linux
 
 import (
+	"cmp"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,15 +24,20 @@ import (
 // An image is what a sandbox's file system starts as.
 type image struct {
 	name   string // what Info says
+	host   bool   // it is the host's own
 	layers []imageLayer
+
+	env           map[string]string // below the Spec's
+	workdir, user string            // where the Spec names none
+	release       func()            // lets go of it; never nil
 }
 
-// An imageLayer is an overlay's lower directory on the host.
+// An imageLayer is an overlay.
 type imageLayer struct {
 	target string   // "/", "/usr"
 	name   string   // of its writable part in the volume
-	dir    string   // on the host
-	file   *os.File // that directory, where a Spec named it; closed by who made it with Create
+	dirs   []string // its lower directories on the host, the highest first
+	file   *os.File // the only directory, where a Spec named it; closed by who made it with Create
 }
 
 // hostDirs are the host's directories that image host shows, where they are
@@ -58,9 +67,10 @@ var ownEtc = map[string]string{
 const madeVersion = "2"
 
 // image finds what spec names.
-func (rt *Runtime) image(name string) (*image, error) {
+func (rt *Runtime) image(ctx context.Context, name string) (*image, error) {
+	name = cmp.Or(name, rt.cfg.DefaultImage, "host")
 	switch {
-	case name == "" || name == "host":
+	case name == "host":
 		return rt.hostImage()
 	case strings.HasPrefix(name, "dir:"):
 		dir := strings.TrimPrefix(name, "dir:")
@@ -75,9 +85,82 @@ func (rt *Runtime) image(name string) (*image, error) {
 			f.Close()
 			return nil, sandbox.Errorf(sandbox.NotExist, "image", "%q is not a folder", name).WithHint("give the folder of an unpacked root file system")
 		}
-		return &image{name: name, layers: []imageLayer{{target: "/", name: "root", dir: real, file: f}}}, nil
+		return &image{name: name, layers: []imageLayer{{target: "/", name: "root", dirs: []string{real}, file: f}}, release: func() {}}, nil
+	case rt.cfg.Images == nil:
+		return nil, sandbox.Errorf(sandbox.NotExist, "image", "there is no image %q", name).WithHint("use host, or dir:/path for an unpacked root file system")
 	}
-	return nil, sandbox.Errorf(sandbox.NotExist, "image", "there is no image %q", name).WithHint("use host, or dir:/path for an unpacked root file system")
+	root, err := rt.cfg.Images(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	img, err := rt.layeredImage(name, root)
+	if err != nil && root.Release != nil {
+		root.Release()
+	}
+	return img, err
+}
+
+// layeredImage is the image that somebody else keeps, looked at: what it says
+// of itself may have been written by anybody.
+func (rt *Runtime) layeredImage(name string, root Root) (*image, error) {
+	img := &image{name: cmp.Or(root.Name, name), user: root.User, env: make(map[string]string, len(root.Env)), release: func() {}}
+	if root.Release != nil {
+		img.release = sync.OnceFunc(root.Release)
+	}
+	bad := func(format string, args ...any) error {
+		return sandbox.Errorf(sandbox.Invalid, "image", "%q: "+format, append([]any{name}, args...)...).WithHint("use another image, or mend this one")
+	}
+	over := imageLayer{target: "/", name: "root"}
+	for _, dir := range slices.Backward(root.Layers) {
+		if !filepath.IsAbs(dir) {
+			return nil, fmt.Errorf("image %q: its layer %q is not an absolute path", name, dir)
+		}
+		// overlayfs takes no directory twice. The higher one alone is the same.
+		if dir = filepath.Clean(dir); !slices.Contains(over.dirs, dir) {
+			over.dirs = append(over.dirs, dir)
+		}
+	}
+	switch n := len(over.dirs); {
+	case n == 0:
+		return nil, fmt.Errorf("image %q: it has no layers", name)
+	case n > MaxLayers:
+		return nil, bad("it has %d layers, more than %d", n, MaxLayers)
+	}
+	img.layers = []imageLayer{over}
+	if root.Workdir != "" {
+		img.workdir = path.Clean("/" + root.Workdir) // a relative one is from the root, where images are made
+	}
+	if img.workdir != "" && sandbox.CheckPath("image", img.workdir) != nil {
+		return nil, bad("its working directory is not a path")
+	}
+	if sandbox.CheckUser("image", img.user) != nil {
+		return nil, bad("its user is none: %q", clip(img.user, 128))
+	}
+	size := 0
+	for k, v := range root.Env {
+		if err := sandbox.CheckEnv("image", map[string]string{k: v}); err != nil {
+			rt.log.Warn("a variable of an image is left out", "image", img.name, "name", clip(k, 128))
+			continue
+		}
+		size += len(k) + len(v) + 2
+		img.env[k] = v
+	}
+	if size > maxImageEnv {
+		return nil, bad("its environment is longer than %d bytes", maxImageEnv)
+	}
+	return img, nil
+}
+
+// maxImageEnv is how long the environment of an image may be: Linux takes
+// 2 MiB with the arguments.
+const maxImageEnv = 512 << 10
+
+// clip cuts what is not ours to be short.
+func clip(s string, most int) string {
+	if len(s) > most {
+		return s[:most] + "…"
+	}
+	return s
 }
 
 func (rt *Runtime) hostImage() (*image, error) {
@@ -85,10 +168,10 @@ func (rt *Runtime) hostImage() (*image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("image host: %w", err)
 	}
-	img := &image{name: "host", layers: []imageLayer{{target: "/", name: "root", dir: filepath.Join(made, "root")}}}
+	img := &image{name: "host", host: true, layers: []imageLayer{{target: "/", name: "root", dirs: []string{filepath.Join(made, "root")}}}, release: func() {}}
 	for _, d := range hostDirs {
 		if st, err := os.Lstat("/" + d); err == nil && st.IsDir() {
-			img.layers = append(img.layers, imageLayer{target: "/" + d, name: d, dir: "/" + d})
+			img.layers = append(img.layers, imageLayer{target: "/" + d, name: d, dirs: []string{"/" + d}})
 		}
 	}
 	return img, nil

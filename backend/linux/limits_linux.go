@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"cmp"
 	"github.com/atoll-run/atoll/backend/linux/internal/cgroup"
 	"github.com/atoll-run/atoll/sandbox"
 )
@@ -23,7 +24,7 @@ func (rt *Runtime) keeps(l sandbox.Limits) map[string]string {
 		return rt.host.cgroups.Means(limit)
 	}
 	if l.Memory > 0 {
-		kept["memory"] = orElse(cg("memory"), keptWatch)
+		kept["memory"] = cmp.Or(cg("memory"), keptWatch)
 	}
 	if l.PIDs > 0 {
 		kept["pids"] = cg("pids")

@@ -22,6 +22,14 @@
 // below one of Config.ImageRoots, likewise. The host's users, homes,
 // configuration and secrets are not there.
 //
+// Every other name is for Config.Images, which somebody else keeps: it answers
+// with a [Root], folders that are laid over each other. What the image says of
+// environment, working directory and user holds where the Spec says nothing.
+// Its entrypoint and command are ignored: a sandbox runs what it is told to.
+// An image may lack everything: the folders that a sandbox needs are made in
+// its own layer. One whose /proc, /dev, /sys, /tmp, /home or /workspace is
+// something else than a folder or a link to where one can be is [sandbox.Invalid].
+//
 // # State
 //
 // Everything stands below Config.State, which one Runtime locks:
@@ -41,7 +49,10 @@
 // Needs Linux 5.19 (overlayfs over idmapped layers) as root, 5.12 without.
 package linux
 
-import "log/slog"
+import (
+	"context"
+	"log/slog"
+)
 
 // Config says how a Runtime works. State must be set; the rest has defaults.
 type Config struct {
@@ -63,6 +74,18 @@ type Config struct {
 	// owned it: what only the host's root may read there, it reads.
 	ImageRoots []string
 
+	// Images finds the image of every name that is neither "host" nor
+	// "dir:…", and holds on to it; it may fetch it first, for as long as ctx
+	// lasts. One that is not there is [sandbox.NotExist] with Field "image".
+	// It is called by many at once. New calls it for each sandbox that it
+	// finds running, with the Name of the Root that it was made of, so that
+	// nothing takes the folders away below it: until New has returned, nothing
+	// may be thrown away. nil is no other images.
+	Images func(ctx context.Context, name string) (Root, error)
+
+	// DefaultImage is what a Spec gets that names none; "" is "host".
+	DefaultImage string
+
 	// Private are more of the host's folders and files that no sandbox is
 	// shown, nor anything above them, whatever the roots are.
 	Private []string
@@ -82,6 +105,35 @@ type Config struct {
 
 	// Log gets what an operator should know; nil is none.
 	Log *slog.Logger
+}
+
+// MaxLayers is how many layers a [Root] may have, those that it has twice
+// counted once.
+const MaxLayers = 128
+
+// A Root is an image that somebody else keeps, ready to be used.
+type Root struct {
+	// Name is what Info.Image says, and finds the same image again: with its
+	// digest. "" is the name that was asked for.
+	Name string
+
+	// Layers are folders of the host, absolute paths, the lowest first. Each
+	// is an unpacked layer: overlayfs's whiteouts (character devices 0:0) hide
+	// what is below, and so does a folder with the attribute
+	// user.overlay.opaque=y. Files belong to the image's own ids if this
+	// process is root, else to its user. What is in the folders must not change
+	// as long as they are held.
+	Layers []string
+
+	// Env is below the Spec's.
+	Env map[string]string
+
+	// Workdir and User hold where the Spec names none; "" is none.
+	Workdir, User string
+
+	// Release, if not nil, is called once, when the sandbox is gone or could
+	// not be made. Close does not call it: the sandbox lives on.
+	Release func()
 }
 
 // A Finding is what one probe of the host found.

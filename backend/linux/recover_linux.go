@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -91,6 +92,7 @@ func (rt *Runtime) recoverOne(ctx context.Context, id sandbox.ID, pid int) (err 
 	expired := !b.rec.Info.Expires.IsZero() && !b.rec.Info.Expires.After(time.Now())
 	if b.init != nil && b.rec.ready && b.rec.Version == recordVersion && !expired {
 		if err = rt.reconnect(ctx, b); err == nil {
+			rt.hold(ctx, b)
 			rt.log.Info("recovered", "id", id)
 			return rt.add(b)
 		}
@@ -121,6 +123,27 @@ func (rt *Runtime) recoverOne(ctx context.Context, id sandbox.ID, pid int) (err 
 		rt.freeSlot(b.slot)
 	}
 	return nil
+}
+
+// hold has the image held that a sandbox was made of. If that cannot be, the
+// sandbox goes on: its mounts hold the folders, though not what is in them.
+func (rt *Runtime) hold(ctx context.Context, b *box) {
+	name := b.rec.Info.Image
+	if name == "host" || strings.HasPrefix(name, "dir:") {
+		return
+	}
+	if rt.cfg.Images == nil {
+		rt.log.Warn("nobody keeps the image of a sandbox any more", "id", b.id, "image", name)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	root, err := rt.cfg.Images(ctx, name)
+	if err != nil {
+		rt.log.Warn("the image of a sandbox cannot be held", "id", b.id, "image", name, "err", err)
+		return
+	}
+	b.release = root.Release
 }
 
 func (rt *Runtime) reconnect(ctx context.Context, b *box) error {

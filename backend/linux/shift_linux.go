@@ -75,7 +75,7 @@ func (m *making) mountTree(mt *mount) (enter.Source, error) {
 // insideID is who in the sandbox owns what is mounted: its user, where that
 // is known before the image is there.
 func (m *making) insideID() int {
-	user := m.spec.User
+	user := m.box.rec.Info.User
 	for i, c := range user {
 		if c == ':' {
 			user = user[:i]
@@ -85,7 +85,7 @@ func (m *making) insideID() int {
 	if id, err := strconv.Atoi(user); err == nil && id >= 0 && id < rangeSize {
 		return id
 	}
-	if user == "user" && m.img.name == "host" {
+	if user == "user" && m.img.host {
 		return 1000
 	}
 	return 0

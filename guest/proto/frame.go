@@ -10,7 +10,7 @@ const (
 	Version    = 1
 	MaxFrame   = 4 << 20   // bytes of a frame, head included
 	MaxPayload = 256 << 10 // bytes of content in one message
-	MaxFDs     = 64        // descriptors with one frame
+	MaxFDs     = 253       // descriptors with one frame: all that Linux passes at once
 	HeadLen    = 12        // bytes before the body
 )
 

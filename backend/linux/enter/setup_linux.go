@@ -79,6 +79,11 @@ func Setup(req *Request, files []*os.File) (Done, error) {
 	}()
 	for _, st := range steps {
 		if err := st.do(s); err != nil {
+			var told *proto.Failure
+			if errors.As(err, &told) {
+				told.Log = st.name + ": " + told.Log
+				return Done{}, told
+			}
 			return Done{}, errors.New(st.name + ": " + err.Error())
 		}
 	}
@@ -290,9 +295,9 @@ func (s *setup) mountLayers() error {
 		opt := "userxattr,lowerdir=" + strings.Join(lower, ":") + ",upperdir=" + upper + ",workdir=" + work
 		target := s.root
 		if l.Target != "/" {
-			dir, err := s.inRoot(l.Target, true, 0o755)
+			dir, err := s.place(l.Target, 0o755)
 			if err != nil {
-				return step(l.Target, err)
+				return err
 			}
 			target = fdPath(dir)
 			defer unix.Close(dir)
@@ -306,9 +311,13 @@ func (s *setup) mountLayers() error {
 
 func (s *setup) makeDirs() error {
 	for _, d := range s.req.Dirs {
-		fd, err := s.inRoot(d.Path, true, d.Mode&0o777)
+		fd, err := s.place(d.Path, d.Mode&0o777)
+		var told *proto.Failure
+		if errors.As(err, &told) && d.Path == s.req.Workdir {
+			told.Field, told.Msg, told.Hint = "workdir", d.Path+" is not a directory, nor can it become one", "name another"
+		}
 		if err != nil {
-			return step(d.Path, err)
+			return err
 		}
 		err = s.own(fd, d)
 		unix.Close(fd)
@@ -346,7 +355,7 @@ func (s *setup) mountDev() error {
 	}
 	dev, err := s.inRoot("/dev", false, 0)
 	if err != nil {
-		return err
+		return misfit("/dev", err)
 	}
 	defer unix.Close(dev)
 	for _, name := range devices {
@@ -372,7 +381,7 @@ func (s *setup) mountDev() error {
 
 // fixture shows a part of the fixtures, read-only, at a path of the new root.
 func (s *setup) fixture(name, target string, mode uint32) error {
-	dir, err := s.inRoot(target, true, mode)
+	dir, err := s.place(target, mode)
 	if err != nil {
 		return err
 	}
@@ -391,7 +400,7 @@ func mountAt(dir int, name, what, kind string, flags uintptr, opt string) error 
 }
 
 func (s *setup) mountProc() error {
-	fd, err := s.inRoot("/proc", true, 0o555)
+	fd, err := s.place("/proc", 0o555)
 	if err != nil {
 		return err
 	}
@@ -399,8 +408,13 @@ func (s *setup) mountProc() error {
 	if err := unix.Mount("proc", fdPath(fd), "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return err
 	}
+	mounted, err := s.inRoot("/proc", false, 0) // through whatever link the image has
+	if err != nil {
+		return misfit("/proc", err)
+	}
+	defer unix.Close(mounted)
 	var st unix.Stat_t
-	err = unix.Stat(s.root+"/proc", &st) // through whatever link the image has
+	err = unix.Fstat(mounted, &st)
 	s.proc = uint64(st.Dev)
 	return err
 }
@@ -410,7 +424,7 @@ func (s *setup) mountProc() error {
 func (s *setup) mountSys() error { return s.fixture("sys", "/sys", 0o555) }
 
 func (s *setup) mountTmp() error {
-	fd, err := s.inRoot("/tmp", true, 0o777)
+	fd, err := s.place("/tmp", 0o777)
 	if err != nil {
 		return err
 	}
@@ -425,9 +439,9 @@ func (s *setup) readOnly() error {
 		return nil
 	}
 	for _, p := range s.req.Writable {
-		fd, err := s.inRoot(p, true, 0o755)
+		fd, err := s.place(p, 0o755)
 		if err != nil {
-			return step(p, err)
+			return err
 		}
 		err = unix.Mount(fdPath(fd), fdPath(fd), "", unix.MS_BIND, "")
 		unix.Close(fd)
@@ -519,26 +533,26 @@ func (s *setup) verify() error {
 	var st unix.Stat_t
 	for _, p := range []string{"/proc", "/proc/self/stat", "/proc/sys/kernel", "/proc/sys/user"} {
 		if err := unix.Stat(p, &st); err != nil {
-			return step(p, err)
+			return misfit(p, err)
 		}
 		if uint64(st.Dev) != s.proc {
-			return errors.New(p + " is covered by something else")
+			return misfit(p, errors.New("it is covered by something else"))
 		}
 	}
 	var fs unix.Statfs_t
 	for _, p := range []string{"/proc/sys", "/dev"} {
 		if err := unix.Statfs(p, &fs); err != nil {
-			return step(p, err)
+			return misfit(p, err)
 		}
 		if fs.Flags&unix.ST_RDONLY == 0 {
-			return errors.New(p + " is writable")
+			return misfit(p, errors.New("it is writable"))
 		}
 	}
 	if err := unix.Lstat("/dev/null", &st); err != nil {
-		return step("/dev/null", err)
+		return misfit("/dev/null", err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFCHR || uint64(st.Rdev) != unix.Mkdev(1, 3) {
-		return errors.New("/dev/null is something else")
+		return misfit("/dev/null", errors.New("it is something else"))
 	}
 	return nil
 }
@@ -599,7 +613,7 @@ var (
 func (s *setup) maskProc() error {
 	proc, err := s.inRoot("/proc", false, 0)
 	if err != nil {
-		return err
+		return misfit("/proc", err)
 	}
 	defer unix.Close(proc)
 	mask := s.source(s.req.Fixtures) + "/mask"
@@ -632,7 +646,7 @@ func (s *setup) maskProc() error {
 	}
 	sys, err := s.inRoot("/proc/sys/kernel/random", false, 0)
 	if err != nil {
-		return err
+		return misfit("/proc", err)
 	}
 	defer unix.Close(sys)
 	return mountAt(sys, "boot_id", id, "", unix.MS_BIND, "")
@@ -812,6 +826,25 @@ func (s *setup) inRoot(p string, create bool, mode uint32) (int, error) {
 		return -1, err
 	}
 	return unix.Openat2(root, p, &how)
+}
+
+// place is inRoot, with create, for what must be a directory in any image.
+func (s *setup) place(p string, mode uint32) (int, error) {
+	fd, err := s.inRoot(p, true, mode)
+	switch err {
+	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.EACCES, unix.EPERM, unix.EROFS, unix.ENAMETOOLONG: // what a link, or a file, comes to
+		err = misfit(p, err)
+	default:
+		err = step(p, err)
+	}
+	return fd, err
+}
+
+// misfit is what no sandbox can be made of: an image that has something else
+// where the sandbox needs a place of its own, or leads two of them to one.
+func misfit(p string, err error) error {
+	return &proto.Failure{Kind: "invalid", Field: "image", Msg: p + " of the image is not a directory in which the sandbox can have its own",
+		Hint: "use an image in which it is a directory, or nothing", Log: p + ": " + err.Error()}
 }
 
 // fdPath names an open file as a path, for calls that take no descriptor.

@@ -1,0 +1,476 @@
+//go:build linux
+
+package linux_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/atoll-run/atoll/backend/linux"
+	"github.com/atoll-run/atoll/sandbox"
+	"github.com/atoll-run/atoll/sandbox/sandboxtest"
+)
+
+// What a layer has at a path: "text" is a file, and
+const (
+	folder   = "\x00folder"
+	opaque   = "\x00opaque"   // a folder that hides what is below
+	whiteout = "\x00whiteout" // what hides what is below
+	linkTo   = "\x00link "    // and where to
+	program  = "\x00program " // and where it is on the host
+	fifo     = "\x00fifo"
+)
+
+// A layer is what one holds, by path.
+type layer map[string]string
+
+// unpack makes the folders of layers.
+func unpack(t testing.TB, layers ...layer) []string {
+	t.Helper()
+	top, err := os.MkdirTemp("", "atoll-layers-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(top) })
+	if err := os.Chmod(top, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var dirs []string
+	for i, l := range layers {
+		dir := filepath.Join(top, strconv.Itoa(i))
+		dirs = append(dirs, dir)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range slices.Sorted(maps.Keys(l)) { // a folder before what is in it
+			if err := put(filepath.Join(dir, name), l[name]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return dirs
+}
+
+func put(p, what string) error {
+	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+		return err
+	}
+	switch kind, arg, _ := strings.Cut(what, " "); kind + " " {
+	case folder + " ":
+		return os.MkdirAll(p, 0o755)
+	case opaque + " ":
+		return errors.Join(os.MkdirAll(p, 0o755), unix.Setxattr(p, "user.overlay.opaque", []byte("y"), 0))
+	case whiteout + " ":
+		return unix.Mknod(p, unix.S_IFCHR, 0)
+	case fifo + " ":
+		return unix.Mkfifo(p, 0o644)
+	case linkTo:
+		return os.Symlink(arg, p)
+	case program:
+		b, err := os.ReadFile(arg)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(p, b, 0o755)
+	}
+	return os.WriteFile(p, []byte(what), 0o644)
+}
+
+// A keeper keeps images, and counts who holds them.
+type keeper struct {
+	mu    sync.Mutex
+	roots map[string]linux.Root
+	asked []string
+	held  int
+	twice bool // something was released twice
+}
+
+// add keeps an image made of layers, the lowest first.
+func (k *keeper) add(name string, root linux.Root) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.roots == nil {
+		k.roots = make(map[string]linux.Root)
+	}
+	root.Name = name + "@sha256:abc"
+	k.roots[name], k.roots[root.Name] = root, root
+}
+
+func (k *keeper) image(_ context.Context, name string) (linux.Root, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.asked = append(k.asked, name)
+	root, ok := k.roots[name]
+	if !ok {
+		return linux.Root{}, sandbox.Errorf(sandbox.NotExist, "image", "there is no image %q among those that are kept", name)
+	}
+	k.held++
+	once := false
+	root.Release = func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.held--
+		k.twice = k.twice || once
+		once = true
+	}
+	return root, nil
+}
+
+func (k *keeper) holds(t *testing.T, want int) {
+	t.Helper()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held != want || k.twice {
+		t.Errorf("%d images are held, want %d; one was released twice: %v", k.held, want, k.twice)
+	}
+}
+
+// keeping is a Runtime with one image, "it", made of layers.
+func keeping(t *testing.T, root linux.Root, layers ...layer) (*linux.Runtime, *keeper) {
+	t.Helper()
+	root.Layers = unpack(t, layers...)
+	k := new(keeper)
+	k.add("it", root)
+	cfg := config(t)
+	cfg.Images = k.image
+	return newRuntimeWith(t, cfg), k
+}
+
+// userland is two layers: libraries, and the programs that need them.
+func userland(t testing.TB) (libraries, programs layer) {
+	t.Helper()
+	libraries, programs = layer{}, layer{}
+	for _, name := range []string{"sh", "sleep", "nohup", "setsid", "perl", "ls", "cat", "stat", "env", "id", "dd", "head", "tail", "seq", "timeout",
+		"mkfifo", "mkdir", "rm", "tr", "sort", "touch", "ln", "mv", "cp", "chmod", "true", "false", "wc", "grep", "sed", "pwd", "hostname", "rmdir", "kill", "stty", "tty", "readlink", "cut", "echo", "printf", "test", "uname", "sha256sum", "yes", "date", "nice", "find", "ps"} {
+		file, err := exec.LookPath(name)
+		if err != nil {
+			continue
+		}
+		programs["bin/"+name] = program + file
+		out, err := exec.Command("ldd", file).Output()
+		if err != nil {
+			continue // a static one
+		}
+		for _, f := range strings.Fields(string(out)) {
+			if strings.HasPrefix(f, "/") {
+				libraries[f[1:]] = program + f
+			}
+		}
+	}
+	dirs, _ := filepath.Glob("/usr/lib/*/perl-base")
+	for _, dir := range dirs {
+		err := filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() {
+				libraries[p[1:]] = program + p
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return libraries, programs
+}
+
+const imagePasswd = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n"
+
+// TestRuntimeOfLayers is the whole contract with an image of layers.
+func TestRuntimeOfLayers(t *testing.T) {
+	libraries, programs := userland(t)
+	k := new(keeper)
+	k.add("suite", linux.Root{Layers: unpack(t, libraries, programs,
+		layer{"etc/passwd": imagePasswd, "etc/group": "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n", "etc/gone": "gone", "home/user": folder, "var/old/gone": "gone"},
+		layer{"etc/gone": whiteout, "var/old": opaque})})
+	t.Run("suite", func(suite *testing.T) {
+		sandboxtest.Run(suite, sandboxtest.Config{
+			New: func(*testing.T) sandbox.Runtime {
+				cfg := config(t)
+				cfg.Images = k.image
+				return newRuntimeWith(t, cfg)
+			},
+			Spec:   sandbox.Spec{Image: "suite"},
+			Listen: listener,
+			Source: func(t *testing.T) string { return t.TempDir() },
+		})
+	})
+}
+
+func TestLayersAsUser(t *testing.T) {
+	asUser(t, "^(TestLayers|TestManyLayers|TestScratch|TestImageSays|TestImageIsHeld|TestAbuseLayers)$")
+}
+
+func TestLayersAsUserWithRange(t *testing.T) {
+	asUserWithRange(t, "^(TestLayers|TestManyLayers|TestScratch|TestImageSays|TestImageIsHeld|TestAbuseLayers|TestRuntimeOfLayers)$")
+}
+
+// tree returns every path of a sandbox's folder, with what files hold.
+func tree(t *testing.T, sb sandbox.Sandbox, dir string) map[string]string {
+	t.Helper()
+	got := map[string]string{}
+	for f, err := range sb.Files().List(t.Context(), dir) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := path.Join(dir, f.Name)
+		switch {
+		case f.Mode.IsDir():
+			got[p] = folder
+			maps.Copy(got, tree(t, sb, p))
+		case f.Mode.IsRegular():
+			b, err := sandbox.ReadFile(t.Context(), sb, p, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[p] = string(b)
+		default:
+			got[p] = f.Mode.String()
+		}
+	}
+	return got
+}
+
+// Higher layers win, whiteouts and opaque folders hide what is below, and what
+// the sandbox writes is in none of them.
+func TestLayers(t *testing.T) {
+	rt, k := keeping(t, linux.Root{},
+		layer{"d/a": "a0", "d/b": "b0", "d/c": "c0", "d/o/x": "x0", "d/o/y": "y0", "d/f/in": "in", "d/t": "file", "d/w/deep/x": "x"},
+		layer{"d/a": "a1", "d/b": whiteout, "d/o": opaque, "d/o/y": "y1", "d/f": whiteout, "d/t/now": "a folder", "d/w": whiteout},
+		layer{"d/new": "n2", "d/f": "f2", "d/o/z": "z2", "d/w/y": "again"})
+	sb, err := rt.Create(t.Context(), sandbox.Spec{Image: "it"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"/d/a": "a1", "/d/c": "c0", "/d/o": folder, "/d/o/y": "y1", "/d/o/z": "z2", "/d/f": "f2", "/d/new": "n2",
+		"/d/t": folder, "/d/t/now": "a folder", "/d/w": folder, "/d/w/y": "again"}
+	if got := tree(t, sb, "/d"); !maps.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	info, err := sb.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Image != "it@sha256:abc" || info.Wanted != "it" {
+		t.Errorf("Info says %q of %q", info.Image, info.Wanted)
+	}
+	for _, p := range []string{"/d/a", "/d/c", "/d/b"} {
+		if err := sandbox.WriteFile(t.Context(), sb, p, []byte("mine")); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := sb.Files().Remove(t.Context(), "/d/o", true); err != nil {
+		t.Error(err)
+	}
+	if err := sb.Files().Remove(t.Context(), "/d/w/y", false); err != nil {
+		t.Error(err)
+	}
+	if f, err := sb.Files().Stat(t.Context(), "/d/c"); err != nil || f.UID != 0 || f.GID != 0 {
+		t.Errorf("what was copied up is %+v %v", f, err)
+	}
+	other, err := rt.Create(t.Context(), sandbox.Spec{Image: "it"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := tree(t, other, "/d"); !maps.Equal(got, want) {
+		t.Errorf("after another has written:\ngot  %q\nwant %q", got, want)
+	}
+	k.holds(t, 2)
+	if err := errors.Join(sb.Remove(t.Context()), other.Remove(t.Context())); err != nil {
+		t.Error(err)
+	}
+	k.holds(t, 0)
+	if _, err := rt.Create(t.Context(), sandbox.Spec{Image: "other"}); !errors.Is(err, sandbox.NotExist) || !strings.Contains(err.Error(), "among those that are kept") {
+		t.Errorf("an image that is not kept: %v", err)
+	}
+}
+
+// An image may have 128 layers, and the same one more than once.
+func TestManyLayers(t *testing.T) {
+	var layers []layer
+	for i := range linux.MaxLayers {
+		l := layer{"all/" + strconv.Itoa(i): "x", "top": strconv.Itoa(i)}
+		if i > 0 {
+			l["all/"+strconv.Itoa(i-1)] = whiteout
+		}
+		layers = append(layers, l)
+	}
+	rt, k := keeping(t, linux.Root{}, layers...)
+	root := k.roots["it"]
+	root.Layers = append(slices.Clone(root.Layers), root.Layers[:1]...)
+	k.add("again", root)
+	root.Layers = append(root.Layers, unpack(t, layer{"one": "more"})...)
+	k.add("more", root)
+	for name, want := range map[string]map[string]string{"it": {"/all/127": "x"}, "again": {"/all/127": "x", "/all/0": "x"}} {
+		sb, err := rt.Create(t.Context(), sandbox.Spec{Image: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tree(t, sb, "/all"); !maps.Equal(got, want) {
+			t.Errorf("%s: got %q", name, got)
+		}
+	}
+	var e *sandbox.Error
+	if _, err := rt.Create(t.Context(), sandbox.Spec{Image: "more"}); !errors.As(err, &e) || e.Kind != sandbox.Invalid || e.Field != "image" {
+		t.Errorf("129 layers: %v", err)
+	}
+	k.holds(t, 2)
+}
+
+// An image that has one program and nothing else will do.
+func TestScratch(t *testing.T) {
+	rt, _ := keeping(t, linux.Root{}, layer{"abuse": program + abuseProgram(t)})
+	for _, spec := range []sandbox.Spec{{}, {ReadOnlyRoot: true}, {User: "1000:1000"}, {Workdir: "/made/for/it"}} {
+		spec.Image = "it"
+		sb, err := rt.Create(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := sandbox.WriteFile(t.Context(), sb, "/workspace/.nonce", []byte("0123456789abcdef0123")); err != nil {
+			t.Fatal(err)
+		}
+		r, err := sandbox.Capture(t.Context(), sb, 1<<20, sandbox.Cmd{Args: []string{"/abuse", "0123456789abcdef0123", "mountinfo"}})
+		if err != nil || !r.Success() {
+			t.Fatalf("%+v: %v %+v %s", spec, err, r.Exit, r.Stderr)
+		}
+		mounts := verdicts(t, r.Stdout)
+		for _, p := range []string{"/", "/proc", "/dev", "/sys", "/tmp"} {
+			if mounts[p] == "" {
+				t.Errorf("%+v: nothing is mounted on %s: %v", spec, p, mounts)
+			}
+		}
+	}
+}
+
+// What the image says holds where the Spec says nothing.
+func TestImageSays(t *testing.T) {
+	libraries, programs := userland(t)
+	rt, k := keeping(t, linux.Root{Workdir: "/srv/app", User: "node", Env: map[string]string{"A": "image", "B": "image", "bad=name": "x"}}, libraries, programs,
+		layer{"etc/passwd": imagePasswd + "node:x:1234:1235::/home/node:/bin/sh\n", "etc/group": "node:x:1235:\nmore:x:1300:node\n"})
+	many := os.Getenv("ATOLL_TEST_USER") == "" // ids
+	for _, c := range []struct {
+		spec sandbox.Spec
+		want string
+		user string
+		dir  string
+	}{
+		{sandbox.Spec{}, "image image /srv/app 1234 1235", "node", "/srv/app"},
+		{sandbox.Spec{Env: map[string]string{"A": "spec"}, Workdir: "/mine", User: "1000"}, "spec image /mine 1000 1000", "1000", "/mine"},
+		{sandbox.Spec{User: "root"}, "image image /srv/app 0 0", "root", "/srv/app"},
+		{sandbox.Spec{User: "77:78"}, "image image /srv/app 77 78", "77:78", "/srv/app"},
+	} {
+		c.spec.Image = "it"
+		sb, err := rt.Create(t.Context(), c.spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := sandbox.Capture(t.Context(), sb, 1000, sandbox.Cmd{Args: []string{"sh", "-c", `echo "$A" "$B" $(pwd) $(id -u) $(id -g)`}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := strings.TrimSpace(string(r.Stdout))
+		if !many { // whoever one is, one id may stand for all
+			c.want = c.want[:strings.LastIndex(c.want, "/")]
+			got = got[:min(len(got), len(c.want))]
+		}
+		if got != c.want {
+			t.Errorf("%+v: got %q, want %q; %s", c.spec, got, c.want, r.Stderr)
+		}
+		if info, err := sb.Info(t.Context()); err != nil || info.User != c.user || info.Workdir != c.dir {
+			t.Errorf("Info says %q in %q, %v", info.User, info.Workdir, err)
+		}
+	}
+	for name, change := range map[string]func(*linux.Root){
+		"user":    func(r *linux.Root) { r.User = "a\nb" },
+		"workdir": func(r *linux.Root) { r.Workdir = "/a\x00b" },
+		"file":    func(r *linux.Root) { r.Workdir = "/bin/sh" },
+		"env":     func(r *linux.Root) { r.Env = map[string]string{"A": strings.Repeat("x", 1<<20)} },
+	} {
+		root := k.roots["it"]
+		change(&root)
+		k.add("bad", root)
+		var e *sandbox.Error
+		if _, err := rt.Create(t.Context(), sandbox.Spec{Image: "bad"}); !errors.As(err, &e) || e.Kind != sandbox.Invalid || e.Field != "image" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	var e *sandbox.Error
+	if _, err := rt.Create(t.Context(), sandbox.Spec{Image: "it", Workdir: "/bin/sh/x"}); !errors.As(err, &e) || e.Kind != sandbox.Invalid || e.Field != "workdir" {
+		t.Errorf("a working directory that cannot be: %v", err)
+	}
+	k.holds(t, 4)
+}
+
+// A daemon that comes back holds the images of what runs, and does without.
+func TestImageIsHeld(t *testing.T) {
+	libraries, programs := userland(t)
+	k := new(keeper)
+	k.add("it", linux.Root{Layers: unpack(t, libraries, programs, layer{"file": "text"})})
+	cfg := config(t)
+	cfg.Images, cfg.DefaultImage = k.image, "it"
+	rt := newRuntimeWith(t, cfg)
+	sb, err := rt.Create(t.Context(), sandbox.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	works := func(rt sandbox.Runtime) sandbox.Sandbox {
+		t.Helper()
+		sb, err := rt.Open(t.Context(), sb.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := sandbox.Capture(t.Context(), sb, 100, sandbox.Cmd{Args: []string{"cat", "/file"}})
+		if err != nil || string(r.Stdout) != "text" {
+			t.Fatalf("%v %q %s", err, r.Stdout, r.Stderr)
+		}
+		if info, err := sb.Info(t.Context()); err != nil || info.Image != "it@sha256:abc" || info.Wanted != "" {
+			t.Errorf("Info says %q of %q, %v", info.Image, info.Wanted, err)
+		}
+		return sb
+	}
+	works(rt)
+	if err := rt.Close(); err != nil {
+		t.Fatal(err)
+	}
+	k.holds(t, 1) // the sandbox lives
+	k.mu.Lock()
+	k.asked, k.held = nil, 0 // another process
+	k.mu.Unlock()
+
+	if rt, err = linux.New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	works(rt)
+	if !slices.Equal(k.asked, []string{"it@sha256:abc"}) {
+		t.Errorf("asked for %q", k.asked)
+	}
+	k.holds(t, 1)
+	if err := rt.Close(); err != nil {
+		t.Fatal(err)
+	}
+	k.mu.Lock()
+	k.roots, k.held = nil, 0
+	k.mu.Unlock()
+
+	if rt, err = linux.New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	k.holds(t, 0)
+	if err := works(rt).Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	k.holds(t, 0)
+	if err := rt.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
