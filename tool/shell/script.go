@@ -38,14 +38,14 @@ var hideBash = func() string {
 // control, standard output and standard error.
 //
 //	s  sets $? to what the last command left, without set -e seeing a failure
-//	r  reports that a command has ended, then writes the word that ends its output
+//	r  writes the word that ends a command's output, then reports that it has ended
 //	d  tells all that a new shell needs to go on
 //	x  runs when the shell exits, which may be in the middle of another record:
 //	   so many NUL bytes end any
 //	n  answers when it stands idle
 //	m  says that a command's directory is missing
 const setup = `__atoll_s() { return "$1"; }
-__atoll_r() { set -- "$1" "$2" "$?"; CHECK; command printf 'R%s %s ' "$2" "$3" >&C; command printf %s "$1" >&O; command printf %s "$1" >&E; case ${!-} in '') ;; *) command jobs -p >&C ;; esac; { command printf '\0'; command pwdPWD; command printf '\0'; } >&C || exit; }
+__atoll_r() { set -- "$1" "$2" "$?"; CHECK; command printf %s "$1" >&O; command printf %s "$1" >&E; { case ${!-} in '') command printf 'R%s %s\0' "$2" "$3" ;; *) command printf 'R%s %s ' "$2" "$3"; command jobs -p; command printf '\0' ;; esac; command pwdPWD; command printf '\0'; } >&C || exit; }
 __atoll_d() { { command pwdPWD; command printf '\0'; DUMP; command printf '\0'; } >&C 2>/dev/null; }
 __atoll_x() { command printf '\0\0\0\0\0\0\0\0\0X%s\0' "$?" >&C; trap '' URG; __atoll_d; }
 __atoll_n() { command printf 'S\0' >&C; __atoll_d; }
