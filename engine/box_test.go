@@ -192,6 +192,7 @@ func TestIdleTime(t *testing.T) {
 				time.Sleep(idle / 10)
 				sb.Info(t.Context())
 				sb.(sandbox.Meter).Usage(t.Context())
+				sb.(sandbox.Detacher).Processes(t.Context())
 				e.Peek(sb.ID())
 				for range e.List(t.Context()) {
 				}

@@ -238,6 +238,8 @@ func (b box) startDetached(ctx context.Context, cmd sandbox.Cmd, opt sandbox.Det
 	return id, err
 }
 
+var errNoDetached = sandbox.Errorf(sandbox.Unsupported, "", "this backend has no detached processes")
+
 func (b box) detacher(ctx context.Context) (sandbox.Detacher, sandbox.Sandbox, func(), error) {
 	sb, done, err := b.use(ctx)
 	if err != nil {
@@ -246,18 +248,26 @@ func (b box) detacher(ctx context.Context) (sandbox.Detacher, sandbox.Sandbox, f
 	d, ok := sb.(sandbox.Detacher)
 	if !ok {
 		done()
-		return nil, nil, nil, sandbox.Errorf(sandbox.Unsupported, "", "this backend has no detached processes")
+		return nil, nil, nil, errNoDetached
 	}
 	return d, sb, done, nil
 }
 
-func (b box) Processes(ctx context.Context) (ps []sandbox.ProcessInfo, err error) {
-	d, _, done, err := b.detacher(ctx)
-	if err == nil {
-		defer done()
-		ps, err = d.Processes(ctx)
+// Processes returns the detached processes. To look is not to use: one that
+// runs keeps the sandbox anyway.
+func (b box) Processes(ctx context.Context) ([]sandbox.ProcessInfo, error) {
+	const op = "engine.Processes"
+	sb, done, err := b.look(ctx)
+	if err != nil {
+		return nil, b.fail(op, err)
 	}
-	return ps, b.fail("engine.Processes", err)
+	defer done()
+	d, ok := sb.(sandbox.Detacher)
+	if !ok {
+		return nil, b.fail(op, errNoDetached)
+	}
+	ps, err := d.Processes(ctx)
+	return ps, b.fail(op, err)
 }
 
 // Attach attaches to a detached process. The sandbox is in use while that

@@ -90,23 +90,33 @@ func (e *Engine) translate(op string, id sandbox.ID, err error) error {
 
 func (b box) ID() sandbox.ID { return b.en.id }
 
-func (b box) Info(ctx context.Context) (sandbox.Info, error) {
-	const op = "engine.Info"
+// look returns the sandbox below to who only looks at it, until done is called.
+func (b box) look(ctx context.Context) (sb sandbox.Sandbox, done func(), err error) {
 	if err := b.e.enter(); err != nil {
-		return sandbox.Info{}, err
+		return nil, nil, err
 	}
-	defer b.e.leave()
 	b.e.mu.Lock()
 	sb, gone := b.en.sb, b.en.gone
 	b.e.mu.Unlock()
 	if gone != nil {
-		return sandbox.Info{}, b.fail(op, wasGone(gone))
+		err = wasGone(gone)
+	} else {
+		sb, err = b.e.open(ctx, b.en, sb)
 	}
-	// To look is not to use.
-	sb, err := b.e.open(ctx, b.en, sb)
+	if err != nil {
+		b.e.leave()
+		return nil, nil, err
+	}
+	return sb, b.e.leave, nil
+}
+
+func (b box) Info(ctx context.Context) (sandbox.Info, error) {
+	const op = "engine.Info"
+	sb, done, err := b.look(ctx)
 	if err != nil {
 		return sandbox.Info{}, b.fail(op, err)
 	}
+	defer done()
 	info, err := sb.Info(ctx)
 	if err != nil {
 		return sandbox.Info{}, b.fail(op, err)
@@ -211,8 +221,10 @@ func (b box) change(ctx context.Context, sb sandbox.Sandbox, c sandbox.Change) e
 	e.mu.Lock()
 	rec.Used, rec.Released = en.used, en.released
 	e.mu.Unlock()
-	if err := e.store.Put(ctx, rec); err != nil {
+	if there, err := e.store.Replace(ctx, rec); err != nil {
 		return err
+	} else if !there {
+		return b.wasLost()
 	}
 	if len(c.Env) > 0 {
 		err := sandbox.Errorf(sandbox.Unsupported, "env", "this backend cannot change the environment of a sandbox").WithHint("give it to each command")
@@ -224,7 +236,8 @@ func (b box) change(ctx context.Context, sb sandbox.Sandbox, c sandbox.Change) e
 		if failed != nil {
 			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), CheckTimeout)
 			defer cancel()
-			return errors.Join(failed, e.store.Put(undo, old))
+			_, err := e.store.Replace(undo, old)
+			return errors.Join(failed, err)
 		}
 	}
 	e.mu.Lock()
@@ -238,6 +251,17 @@ func (b box) change(ctx context.Context, sb sandbox.Sandbox, c sandbox.Change) e
 	}
 	e.rearm(en)
 	return nil
+}
+
+// wasLost returns the error of a change to a sandbox of which the store no
+// longer has a record.
+func (b box) wasLost() error {
+	b.e.mu.Lock()
+	defer b.e.mu.Unlock()
+	if b.en.gone != nil {
+		return wasGone(b.en.gone)
+	}
+	return sandbox.Errorf(sandbox.Internal, "", "the record of the sandbox is not there")
 }
 
 // ability is a use of the sandbox below as a T.
@@ -274,20 +298,11 @@ func (b box) Resume(ctx context.Context) error {
 
 func (b box) Usage(ctx context.Context) (sandbox.Usage, error) {
 	const op = "engine.Usage"
-	if err := b.e.enter(); err != nil {
-		return sandbox.Usage{}, err
-	}
-	defer b.e.leave()
-	b.e.mu.Lock()
-	sb, gone := b.en.sb, b.en.gone
-	b.e.mu.Unlock()
-	if gone != nil {
-		return sandbox.Usage{}, b.fail(op, wasGone(gone))
-	}
-	sb, err := b.e.open(ctx, b.en, sb) // to look is not to use
+	sb, done, err := b.look(ctx)
 	if err != nil {
 		return sandbox.Usage{}, b.fail(op, err)
 	}
+	defer done()
 	m, ok := sb.(sandbox.Meter)
 	if !ok {
 		return sandbox.Usage{}, b.fail(op, sandbox.Errorf(sandbox.Unsupported, "", "this backend has no usage figures"))
