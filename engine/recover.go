@@ -73,7 +73,7 @@ func (e *Engine) compare(ctx context.Context, meta store.Meta) error {
 			e.log.Error("a sandbox that was never handed out could not be removed", "below", info.ID, "err", err)
 		}
 	}
-	return nil
+	return e.store.Settle(ctx)
 }
 
 // missed buries a sandbox that did not outlive the last daemon.
@@ -118,6 +118,8 @@ func (e *Engine) adopt(ctx context.Context, info sandbox.Info) error {
 }
 
 func (e *Engine) removeOrphan(ctx context.Context, id sandbox.ID) error {
+	ctx, cancel := context.WithTimeout(ctx, RemoveTimeout)
+	defer cancel()
 	sb, err := e.rt.Open(ctx, id)
 	if err == nil {
 		err = sb.Remove(ctx)

@@ -107,6 +107,7 @@ func openFile(path string, log *slog.Logger) (*file, Meta, error) {
 			if m, err = getMeta(t); err != nil {
 				return err
 			}
+			m.Fresh = m.Unsettled
 		}
 		return verifyValues(t)
 	})
@@ -142,7 +143,7 @@ func makeFile(path, boot string, log *slog.Logger) (_ *file, _ Meta, err error) 
 		os.Remove(tmp)
 		return nil, Meta{}, err
 	}
-	m := Meta{Version: Version, Made: time.Now().UTC().Round(0), Boot: boot, Fresh: true}
+	m := Meta{Version: Version, Made: time.Now().UTC().Round(0), Boot: boot, Unsettled: true, Fresh: true}
 	err = b.change(func(tx *bbolt.Tx) error {
 		for _, name := range buckets {
 			if _, err := tx.CreateBucket([]byte(name)); err != nil {

@@ -143,6 +143,9 @@ func TestMeta(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if err := s.Settle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		bury(t, s, tombstone(9, t0))
 		put(t, s, rs...)
 		return m
@@ -152,7 +155,7 @@ func TestMeta(t *testing.T) {
 		t.Errorf("a new file: got %+v", first)
 	}
 	want := first
-	want.Fresh = false
+	want.Fresh, want.Unsettled = false, false
 	if got := load("two"); got != want {
 		t.Errorf("after a restart of the host: got %+v, want %+v", got, want)
 	}
@@ -163,6 +166,27 @@ func TestMeta(t *testing.T) {
 	want.Boot = "two"
 	if got := load("two"); got != want {
 		t.Errorf("after the first record: got %+v, want %+v", got, want)
+	}
+}
+
+// Whoever made the file may have ended before it had adopted what there was.
+func TestAFileStaysFreshUntilItIsSettled(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store")
+	for i, want := range []bool{true, true, false} {
+		s := reopen(t, path)
+		_, m, err := s.Records()
+		if err != nil || m.Fresh != want {
+			t.Errorf("open %d: %+v, %v, want fresh %v", i, m, err, want)
+		}
+		put(t, s, record(i))
+		if i == 1 {
+			if err := s.Settle(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

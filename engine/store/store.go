@@ -63,7 +63,11 @@ type Meta struct {
 	// Where it is not the present one, the host was restarted since.
 	Boot string `json:"boot"`
 
-	// Fresh says that the file was not there and was made now.
+	// Unsettled is there until [Store.Settle].
+	Unsettled bool `json:"unsettled,omitempty"`
+
+	// Fresh says that the file was not there and was made now, or that
+	// whoever made it did not come as far as Settle.
 	Fresh bool `json:"-"`
 }
 
@@ -260,6 +264,50 @@ func replace(t txn, k, v []byte) error {
 		}
 	}
 	return t.put(records, k, v)
+}
+
+// Replace is Put for a sandbox that is kept already: if there is no record of
+// its id with its Inner, nothing is written, and there is false. So a change
+// that comes too late brings back nothing that was buried, and spoils nothing
+// that was made anew under the id.
+func (s *Store) Replace(ctx context.Context, r Record) (there bool, err error) {
+	k, v, err := encodeRecord(r)
+	if err == nil {
+		err = s.do(ctx, &op{put: true, apply: func(t txn) error {
+			there = false
+			old := t.get(records, k)
+			if old == nil {
+				return nil
+			}
+			kept, err := decodeRecord(k, old)
+			if err != nil || kept.Inner != r.Inner {
+				return err
+			}
+			there = true
+			return replace(t, k, v)
+		}})
+	}
+	if err != nil {
+		return false, sandbox.At("store.Replace", r.ID, err)
+	}
+	return there, nil
+}
+
+// Settle writes down that what was there when the file was made has been
+// adopted: the next Open does not find it fresh.
+func (s *Store) Settle(ctx context.Context) error {
+	if !s.meta.Unsettled {
+		return s.open()
+	}
+	err := s.do(ctx, &op{apply: func(t txn) error {
+		m, err := getMeta(t)
+		if err != nil || !m.Unsettled {
+			return err
+		}
+		m.Unsettled = false
+		return putMeta(t, m)
+	}})
+	return sandbox.At("store.Settle", "", err)
 }
 
 // Bury keeps d and forgets the record of its id, in one step. It is on the
@@ -520,7 +568,10 @@ func (s *Store) write(batch []*op) error {
 			boot = boot || o.put
 		}
 		if boot = boot && !s.booted; boot {
-			m := s.meta
+			m, err := getMeta(t)
+			if err != nil {
+				return err
+			}
 			m.Boot = s.boot
 			return putMeta(t, m)
 		}

@@ -250,6 +250,33 @@ func TestBuryAndForgetSpareWhatWasMadeAnew(t *testing.T) {
 	})
 }
 
+// A change may come after the end of what it changes.
+func TestReplaceBringsNothingBack(t *testing.T) {
+	both(t, func(t *testing.T, s *Store) {
+		replace := func(r Record, want bool) {
+			t.Helper()
+			if there, err := s.Replace(t.Context(), r); err != nil || there != want {
+				t.Errorf("replace: %v, %v, want %v", there, err, want)
+			}
+		}
+		changed := record(1)
+		changed.Names = []string{"other"}
+		replace(changed, false)
+		holds(t, s, nil, nil)
+		put(t, s, record(1))
+		replace(changed, true)
+		holds(t, s, []Record{changed}, nil)
+		bury(t, s, tombstone(1, t0))
+		replace(changed, false)
+		holds(t, s, nil, []Tombstone{tombstone(1, t0)})
+		anew := record(1)
+		anew.Inner = "anotherinner"
+		put(t, s, anew)
+		replace(changed, false)
+		holds(t, s, []Record{anew}, nil)
+	})
+}
+
 func TestPutForgetsTheTombstoneOfItsID(t *testing.T) {
 	both(t, func(t *testing.T, s *Store) {
 		put(t, s, record(1))
