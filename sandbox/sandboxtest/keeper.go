@@ -706,7 +706,7 @@ var keeperClaims = []claim{
 			err   error
 		}
 		sb := t.create(named(t.name("one")))
-		done := make(chan seen, 1)
+		begun, done := make(chan struct{}), make(chan seen, 1)
 		go func() {
 			var s seen
 			for e, err := range o.Events(ctx, last, true) {
@@ -715,6 +715,9 @@ var keeperClaims = []claim{
 				}
 				if e.Sandbox == sb.ID() {
 					s.kinds = append(s.kinds, e.Kind)
+					if len(s.kinds) == 1 {
+						close(begun)
+					}
 					if e.Kind == sandbox.EventGone {
 						cancel()
 					}
@@ -722,6 +725,14 @@ var keeperClaims = []claim{
 			}
 			done <- s
 		}()
+		// So that the end is one that it had to wait for.
+		select {
+		case <-begun:
+		case s := <-done:
+			t.fatalf("Events with follow ends after %q, %v", s.kinds, s.err)
+		case <-t.ctx.Done():
+			t.fatalf("Events does not tell of a sandbox that was made")
+		}
 		t.ok("Remove", sb.Remove(t.ctx))
 		select {
 		case s := <-done:
