@@ -327,13 +327,16 @@ func TestPoolBecomesFullAgain(t *testing.T) {
 			t.Fatal(took, err)
 		}
 	}
-	if err := d.full(t.Context(), 2); err != nil {
+	if err := d.full(t.Context(), 2, time.Minute); err != nil {
 		t.Error(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	if err := d.full(ctx, 3); !errors.Is(err, context.DeadlineExceeded) {
+	if err := d.full(t.Context(), 3, 20*time.Millisecond); !errors.Is(err, errNotFilled) {
 		t.Errorf("three of two became ready: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := d.full(ctx, 3, time.Minute); !errors.Is(err, context.Canceled) {
+		t.Errorf("nobody waits any more: %v", err)
 	}
 }
 

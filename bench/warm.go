@@ -35,6 +35,7 @@ func (b *bench) warm(ctx context.Context) (err error) {
 		kinds[0].name, kinds[0].bwrap, kinds[0].spec.image, kinds[0].command = "image dir", "bubblewrap", "dir:"+b.root, "/true"
 	}
 
+	patience := time.Duration(b.size(20, 5)) * time.Second
 	var all []contestant
 	for _, k := range kinds {
 		id, err := d.create(ctx, k.spec)
@@ -44,11 +45,11 @@ func (b *bench) warm(ctx context.Context) (err error) {
 		once := creator(d, k.spec, k.command)
 		all = append(all,
 			contestant{"warm, " + k.name, func(ctx context.Context) (time.Duration, error) {
-				if err := d.full(ctx, poolSize); err != nil {
+				if err := d.full(ctx, poolSize, patience); err != nil {
 					return 0, err
 				}
 				took, err := once(ctx)
-				return took, errors.Join(err, d.full(ctx, poolSize))
+				return took, errors.Join(err, d.full(ctx, poolSize, patience))
 			}},
 			contestant{"exec, " + k.name, func(ctx context.Context) (time.Duration, error) { return d.timedExec(ctx, id, k.command) }},
 			contestant{"cold, " + k.name, creator(b.atoll, k.spec, k.command)})
@@ -79,9 +80,10 @@ func (b *bench) warm(ctx context.Context) (err error) {
 	return nil
 }
 
-// full waits until as many sandboxes as that are ready.
-func (d *daemon) full(ctx context.Context, size int) error {
-	deadline := time.Now().Add(20 * time.Second)
+// full waits until as many sandboxes as that are ready, as long as patience
+// lasts.
+func (d *daemon) full(ctx context.Context, size int, patience time.Duration) error {
+	deadline := time.Now().Add(patience)
 	for {
 		s, err := d.status(ctx)
 		if err != nil {
