@@ -9,11 +9,14 @@
 //
 //   - A command's text travels as one quoted word that eval gets, so that no
 //     text, however broken, can reach beyond itself.
-//   - That it has ended, with which status and in which directory, comes on a
-//     descriptor of its own ([sandbox.Cmd.Control]), which commands do not have.
-//   - Then the shell writes a fresh random word to standard output and standard
-//     error. What came before it is the command's, all of it; what comes later is
-//     of processes that it left in the background.
+//   - After a command the shell writes a random word to standard output and
+//     standard error, which it got with the command. What came before it is the
+//     command's, all of it; what comes later is of processes that it left in
+//     the background.
+//   - That the command has ended, with which status and in which directory,
+//     comes on a descriptor of its own ([sandbox.Cmd.Control]), which commands
+//     do not have. Nothing that a command prints looks like its end; one that
+//     searches its shell's memory can fake it, and deceives nobody but its owner.
 //   - Commands have an empty standard input unless they are given another, so
 //     that none of them eats the next.
 //
@@ -40,11 +43,15 @@
 // belongs to a process: its pid, open descriptors, limits (ulimit), and the
 // table of its jobs, which go on running but whose output goes nowhere.
 //
-// A command that is killed or interrupted ends its shell too, with all of the
-// above, in shells other than bash, and in bash if a function or a sourced
-// file was running. A shell that does not react is killed.
+// A command that is killed or interrupted leaves its shell as it is, with what
+// the command did to it. Only bash ends, and is replaced with all of the above,
+// if a function or a sourced file was running. A shell that does not react is
+// killed.
 //
 // # What commands can notice
+//
+// A live shell is a process that somebody waits for, so that its sandbox is in
+// use. Options.Rest lets bash do without one between commands.
 //
 // The shell uses functions that begin with __atoll_, traps on EXIT and URG, and
 // descriptors 61 to 63 (bash) or 7 to 9: what exec opens there does not last

@@ -86,8 +86,9 @@ __atoll_c || __atoll_c() { :; }
 `,
 		check: `__atoll_c || exit "$3"`,
 		dump:  "set" + next + "export -p; readonly -p" + next + "alias" + next + "umask" + next + "trap" + next + "set +o",
-		trap:  `exit 130`,
-		away:  " 7>&- 8>&- 9>&-",
+		// An error unwinds whatever runs, up to the command that runs it all.
+		trap: `exec 2>/dev/null; : "${__atoll_stop?}"`,
+		away: " 7>&- 8>&- 9>&-",
 	}
 )
 

@@ -174,7 +174,8 @@ func (s *Shell) Info() Info {
 // the queue or is killed, and the error is the context's. A command whose
 // Patience ran out lives on, until its Timeout, Kill or Close.
 //
-// Nobody writes to Stdout and Stderr after Run has returned. The error is nil
+// Nobody writes to Stdout and Stderr after Run has returned; a Write that blocks
+// keeps it from returning, and from ending what it is asked to end. The error is nil
 // whenever the Result is the command's own doing. It is the first error of a
 // writer, NotExist when the sandbox is gone, Closed after Close, otherwise ours.
 func (s *Shell) Run(ctx context.Context, req Command) (Result, error) {
