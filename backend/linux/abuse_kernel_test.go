@@ -5,6 +5,7 @@ package linux_test
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -697,52 +698,75 @@ func TestAbuseImages(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err != nil {
-				t.Logf("refused: %v", err)
+				refusedImage(t, err)
 				return
 			}
-			run := func(args ...string) (map[string]string, bool) {
-				r, err := sandbox.Capture(t.Context(), sb, 1<<20, sandbox.Cmd{Args: append([]string{"/abuse", "0123456789abcdef0123"}, args...), Dir: "/"})
-				if err != nil || !r.Success() {
-					t.Logf("nothing runs: %v %+v %s", err, r.Exit, r.Stderr)
-					return nil, false
-				}
-				return verdicts(t, r.Stdout), true
-			}
-			// The probe reads its nonce in /workspace.
-			if err := sandbox.WriteFile(t.Context(), sb, "/workspace/.nonce", []byte("0123456789abcdef0123")); err != nil {
-				t.Logf("no file can be written: %v", err)
-				return
-			}
-			mounts, ok := run("mountinfo")
-			if !ok {
-				return
-			}
-			if f := strings.Fields(mounts["/proc"]); len(f) < 2 || f[1] != "proc" {
-				if _, isLink := tc.links["proc"]; !isLink {
-					t.Errorf("/proc is %q", mounts["/proc"])
-				}
-			}
-			for p, got := range must(t, run, "open", "/proc/kcore", "/proc/kallsyms", "/proc/keys", "/proc/cmdline", "/proc/sysrq-trigger") {
-				if got != "empty" && got != "ENOENT" && got != "EACCES" {
-					t.Errorf("%s: %s", p, got)
-				}
-			}
-			for p, got := range must(t, run, "write", "/proc/sys/kernel/core_pattern", "/proc/sys/user/max_user_namespaces", "/proc/sys/kernel/modprobe", "/proc/sysrq-trigger") {
-				if got == "ok" {
-					t.Errorf("writing %s: %s", p, got)
-				}
-			}
-			for ns, got := range must(t, run, "clone3") {
-				if got == "ok" {
-					t.Errorf("clone3 of a %s namespace: %s", ns, got)
-				}
-			}
-			for p, got := range must(t, run, "open", "/etc/shadow", "/etc/hostname", "/etc/machine-id") {
-				if strings.HasPrefix(got, "ok") {
-					t.Errorf("%s: %s", p, got)
-				}
-			}
+			_, isLink := tc.links["proc"]
+			judgeImage(t, sb, isLink, tc.name == "plain")
 		})
+	}
+}
+
+// refusedImage fails the test unless err says that the image is to blame.
+func refusedImage(t *testing.T, err error) {
+	t.Helper()
+	var e *sandbox.Error
+	if !errors.As(err, &e) || e.Kind != sandbox.Invalid || e.Field != "image" || e.Hint == "" {
+		t.Errorf("refused as if the image were not to blame: %v", err)
+	}
+	t.Logf("refused: %v", err)
+}
+
+// judgeImage tries what a sandbox of a hostile image lets be done, by the
+// probe /abuse. procIsLink says that /proc is a link of the image's; in one
+// that mustRun, it has to run.
+func judgeImage(t *testing.T, sb sandbox.Sandbox, procIsLink, mustRun bool) {
+	t.Helper()
+	lame := t.Logf
+	if mustRun {
+		lame = t.Errorf
+	}
+	run := func(args ...string) (map[string]string, bool) {
+		r, err := sandbox.Capture(t.Context(), sb, 1<<20, sandbox.Cmd{Args: append([]string{"/abuse", "0123456789abcdef0123"}, args...), Dir: "/"})
+		if err != nil || !r.Success() {
+			lame("nothing runs: %v %+v %s", err, r.Exit, r.Stderr)
+			return nil, false
+		}
+		return verdicts(t, r.Stdout), true
+	}
+	// The probe reads its nonce in /workspace.
+	if err := sandbox.WriteFile(t.Context(), sb, "/workspace/.nonce", []byte("0123456789abcdef0123")); err != nil {
+		lame("no file can be written: %v", err)
+		return
+	}
+	mounts, ok := run("mountinfo")
+	if !ok {
+		return
+	}
+	if f := strings.Fields(mounts["/proc"]); len(f) < 2 || f[1] != "proc" {
+		if !procIsLink {
+			t.Errorf("/proc is %q", mounts["/proc"])
+		}
+	}
+	for p, got := range must(t, run, "open", "/proc/kcore", "/proc/kallsyms", "/proc/keys", "/proc/cmdline", "/proc/sysrq-trigger") {
+		if got != "empty" && got != "ENOENT" && got != "EACCES" {
+			t.Errorf("%s: %s", p, got)
+		}
+	}
+	for p, got := range must(t, run, "write", "/proc/sys/kernel/core_pattern", "/proc/sys/user/max_user_namespaces", "/proc/sys/kernel/modprobe", "/proc/sysrq-trigger") {
+		if got == "ok" {
+			t.Errorf("writing %s: %s", p, got)
+		}
+	}
+	for ns, got := range must(t, run, "clone3") {
+		if got == "ok" {
+			t.Errorf("clone3 of a %s namespace: %s", ns, got)
+		}
+	}
+	for p, got := range must(t, run, "open", "/etc/shadow", "/etc/hostname", "/etc/machine-id") {
+		if strings.HasPrefix(got, "ok") {
+			t.Errorf("%s: %s", p, got)
+		}
 	}
 }
 

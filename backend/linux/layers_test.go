@@ -474,3 +474,123 @@ func TestImageIsHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// Whatever the layers of an image have where a sandbox needs a place of its
+// own, they make either no sandbox, and the image is named as the reason, or
+// one that is as tight as any. Nothing of the host changes.
+func TestAbuseLayers(t *testing.T) {
+	places := []string{"proc", "dev", "sys", "tmp", "etc", "workspace", "home"}
+	base := layer{"abuse": program + abuseProgram(t)}
+	for _, p := range places {
+		base[p] = folder
+	}
+	type attempt struct {
+		name   string
+		layers []layer
+		must   string // "be made", "be refused", or "" for either
+	}
+	tries := []attempt{
+		{"plain", nil, "be made"},
+		{"nothing left", []layer{{"proc": whiteout, "dev": whiteout, "sys": whiteout, "tmp": whiteout, "etc": whiteout, "workspace": whiteout, "home": whiteout}}, "be made"},
+		{"loops", []layer{{"proc": linkTo + "sys", "sys": linkTo + "proc"}}, "be refused"},
+		{"a ring", []layer{{"proc": linkTo + "dev", "dev": linkTo + "/tmp", "tmp": linkTo + "../home", "home": linkTo + "proc"}}, "be refused"},
+		{"devices", []layer{{"dev/null": linkTo + "/proc/kcore", "dev/pts": linkTo + "/proc", "dev/shm": linkTo + "/etc", "dev/tty": fifo}}, "be made"},
+		{"users", []layer{{"etc/passwd": fifo, "etc/group": linkTo + "/dev/zero"}}, "be made"},
+		{"mtab", []layer{{"etc/mtab": linkTo + "/proc/1/root/etc/shadow", "etc/passwd": linkTo + "/proc/1/root/etc/passwd"}}, "be made"},
+		{"marks that mean nothing", []layer{{".wh.abuse": "", "etc/.wh..wh..opq": ""}}, "be made"},
+		{"names", []layer{{"a\nb": "1", "a,upperdir=,b": "2", "x:y\\:z": "3", "\xff\xfe": "4"}}, "be made"},
+		{"a link and then a folder", []layer{{"proc": linkTo + "/etc"}, {"proc/self/status": "fake"}}, "be made"},
+		{"a folder and then a link", []layer{{"tmp/x": "fake"}, {"tmp": linkTo + "/proc/sys"}}, ""},
+		{"fakes", []layer{{"proc/self/status": "fake", "proc/sys/kernel/core_pattern": "fake", "sys/fs/cgroup/x": "fake", "dev/kmsg": "fake"}}, "be made"},
+	}
+	hidden := layer{}
+	for i := range count(2_000, 10_000) {
+		hidden["many/"+strconv.Itoa(i)] = whiteout
+	}
+	tries = append(tries, attempt{"many whiteouts", []layer{hidden}, "be made"})
+	for _, p := range places {
+		must := "be refused"
+		if p == "etc" { // which nothing is mounted on
+			must = "be made"
+		}
+		tries = append(tries, attempt{p + " is a file", []layer{{p: "file"}}, must}, attempt{p + " is a pipe", []layer{{p: fifo}}, must},
+			attempt{p + " is opaque", []layer{{p: opaque}}, "be made"}, attempt{p + " is back", []layer{{p: whiteout}, {p + "/x": "x"}}, "be made"})
+		for _, to := range []string{"/", "..", "../../../../../" + p, "/host/" + p, "/proc/1/root", "/proc/self/cwd", "/proc/1/fd", "/proc/sys/user", "abuse"} {
+			tries = append(tries, attempt{p + " to " + to, []layer{{p: linkTo + to}}, ""})
+		}
+		for _, other := range places {
+			tries = append(tries, attempt{p + " to " + other, []layer{{p: linkTo + "/" + other}}, ""})
+		}
+	}
+	k := new(keeper)
+	cfg := config(t)
+	cfg.Images = k.image
+	rt := newRuntimeWith(t, cfg)
+	host := func() (names []string) {
+		for _, dir := range []string{"/", "/home", "/etc", "/dev", "/workspace", "/host"} {
+			entries, _ := os.ReadDir(dir)
+			for _, e := range entries {
+				names = append(names, dir+"/"+e.Name())
+			}
+		}
+		return names
+	}
+	before := host()
+	bottom := unpack(t, base)
+	made := 0
+	for _, c := range tries {
+		t.Run(strings.ReplaceAll(strings.ReplaceAll(c.name, " ", "-"), "/", "_"), func(t *testing.T) {
+			root := linux.Root{Layers: append(slices.Clone(bottom), unpack(t, c.layers...)...)}
+			k.add("it", root)
+			were := contents(t, root.Layers)
+			sb, err := rt.Create(t.Context(), sandbox.Spec{Image: "it"})
+			if err != nil {
+				refusedImage(t, err)
+				if c.must == "be made" {
+					t.Errorf("it was refused: %v", err)
+				}
+				k.holds(t, 0)
+				return
+			}
+			made++
+			if c.must == "be refused" {
+				t.Error("it was made")
+			}
+			judgeImage(t, sb, slices.ContainsFunc(c.layers, func(l layer) bool { return strings.HasPrefix(l["proc"], linkTo) }), c.must == "be made")
+			if err := sb.Remove(t.Context()); err != nil {
+				t.Error(err)
+			}
+			k.holds(t, 0)
+			if are := contents(t, root.Layers); !slices.Equal(were, are) {
+				t.Errorf("a layer has changed: %q, was %q", are, were)
+			}
+		})
+	}
+	if after := host(); !slices.Equal(before, after) {
+		t.Errorf("the host's folders were %q, are %q", before, after)
+	}
+	if made == 0 || made == len(tries) {
+		t.Errorf("%d of %d were made", made, len(tries))
+	}
+}
+
+// contents is what folders hold, and how.
+func contents(t *testing.T, dirs []string) (all []string) {
+	t.Helper()
+	for _, dir := range dirs {
+		err := filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			i, err := d.Info()
+			if err == nil {
+				all = append(all, p+" "+i.Mode().String()+" "+strconv.FormatInt(i.Size(), 10))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
