@@ -71,7 +71,7 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Times that the Engine keeps.
+// Times and bounds that the Engine keeps.
 const (
 	// CheckTimeout bounds a look at whether a sandbox lives. One that has not
 	// answered by then counts as alive.
@@ -82,6 +82,9 @@ const (
 
 	// Memory is how long the Engine can say why a sandbox is gone.
 	Memory = 24 * time.Hour
+
+	// MaxNames is how many names a sandbox may have.
+	MaxNames = 64
 
 	retryAfter  = time.Minute      // a removal that failed
 	writeUsedAt = 30 * time.Second // how old the store's times of use may get
@@ -397,13 +400,16 @@ func (v *View) Close() error {
 }
 
 func (v *View) enter() error {
-	v.mu.Lock()
-	closed := v.closed
-	v.mu.Unlock()
-	if closed {
+	if v.isClosed() {
 		return errClosed
 	}
 	return v.e.enter()
+}
+
+func (v *View) isClosed() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.closed
 }
 
 // Open returns the live sandbox with this id. That is a use of it.
@@ -448,7 +454,7 @@ func (v *View) open(ctx context.Context, op string, k key) (sandbox.Sandbox, err
 		if alive {
 			return v.box(en), nil
 		}
-		v.e.died(en)
+		v.e.died(ctx, en)
 		// Somebody may have made it anew meanwhile: look again. If not, touch
 		// says what became of it.
 	}
@@ -466,6 +472,9 @@ func (v *View) PeekName(name string) (sandbox.Sandbox, bool) {
 }
 
 func (v *View) peek(k key) (sandbox.Sandbox, bool) {
+	if v.isClosed() {
+		return nil, false
+	}
 	v.e.mu.Lock()
 	defer v.e.mu.Unlock()
 	en := v.e.live[k]

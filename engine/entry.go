@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -36,6 +37,7 @@ type entry struct {
 	endErr  error         // what the last attempt to remove it said
 	attempt chan struct{} // closed when the attempt under way has ended
 	retry   time.Time     // when the next one is due, if the last one failed
+	looking bool          // somebody finds out whether it is idle
 	done    chan struct{} // closed when nothing is left of it
 
 	changing chan struct{} // holds one element while somebody changes it
@@ -215,15 +217,20 @@ func (e *Engine) begin(en *entry) (sandbox.Sandbox, error) {
 
 // finish undoes begin.
 func (e *Engine) finish(en *entry) {
+	e.rest(en)
+	e.leave()
+}
+
+// rest is the part of finish for which Close does not wait.
+func (e *Engine) rest(en *entry) {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	en.busy--
 	en.used = time.Now()
 	if en.busy == 0 {
 		e.roomChanged()
 		e.rearm(en)
 	}
-	e.mu.Unlock()
-	e.busy.Done()
 }
 
 // open returns the sandbox below, which sb is if it is known.
@@ -265,8 +272,8 @@ func (e *Engine) alive(ctx context.Context, en *entry) (bool, error) {
 }
 
 // died ends an entry that was found dead. What is left of it below is removed
-// in passing, once.
-func (e *Engine) died(en *entry) {
+// in passing, once; died waits for that, or until ctx ends.
+func (e *Engine) died(ctx context.Context, en *entry) {
 	e.mu.Lock()
 	if !e.condemn(en, sandbox.Gone{Why: sandbox.Died}) {
 		e.mu.Unlock()
@@ -278,9 +285,18 @@ func (e *Engine) died(en *entry) {
 	en.ending, en.attempt = true, make(chan struct{})
 	e.busy.Add(1)
 	e.mu.Unlock()
-	defer e.leave()
 	e.log.Warn("a sandbox was found dead", "id", en.id, "below", en.inner)
+	go func() {
+		defer e.leave()
+		e.removeDead(en, sb)
+	}()
+	select {
+	case <-en.done:
+	case <-ctx.Done():
+	}
+}
 
+func (e *Engine) removeDead(en *entry, sb sandbox.Sandbox) {
 	ctx, cancel := context.WithTimeout(context.Background(), RemoveTimeout)
 	defer cancel()
 	e.bury(ctx, en)
@@ -289,10 +305,10 @@ func (e *Engine) died(en *entry) {
 			e.log.Warn("what is left of a dead sandbox could not be removed", "id", en.id, "err", err)
 		}
 	}
+	e.ended(en)
 	e.mu.Lock()
 	en.settle()
 	e.mu.Unlock()
-	e.ended(en)
 }
 
 // settle says that nothing is left of en. Engine.mu is held.
@@ -319,11 +335,31 @@ func (e *Engine) bury(ctx context.Context, en *entry) {
 	e.mu.Unlock()
 	if err := e.store.Bury(ctx, t); err != nil {
 		e.log.Error("the end of a sandbox could not be written down", "id", en.id, "err", err)
-		return // its grave stays
+		e.mu.Lock()
+		e.graves[en.id] = t // until buryAgain has written it down
+		e.mu.Unlock()
+		return
 	}
 	e.mu.Lock()
 	delete(e.graves, en.id)
 	e.mu.Unlock()
+}
+
+// buryAgain writes down the ends that could not be written down before.
+func (e *Engine) buryAgain() {
+	e.mu.Lock()
+	graves := slices.Collect(maps.Values(e.graves))
+	e.mu.Unlock()
+	for _, t := range graves {
+		if err := e.store.Bury(e.life, t); err != nil {
+			return // it was said before
+		}
+		e.mu.Lock()
+		if g := e.graves[t.ID]; g.Inner == t.Inner {
+			delete(e.graves, t.ID)
+		}
+		e.mu.Unlock()
+	}
 }
 
 // ended tells of the end of en.

@@ -5,7 +5,6 @@ import (
 	"io"
 	"io/fs"
 	"iter"
-	"sync"
 
 	"github.com/atoll-run/atoll/sandbox"
 )
@@ -44,7 +43,7 @@ func (f files) Open(ctx context.Context, path string, r sandbox.Range) (sandbox.
 		done()
 		return nil, f.b.fail(op, err)
 	}
-	return &openFile{file, sync.OnceFunc(done)}, nil
+	return &openFile{file, f.b.keep()}, nil
 }
 
 // An openFile is a use of the sandbox until it is closed.

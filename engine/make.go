@@ -181,7 +181,7 @@ func (v *View) known(ctx context.Context, w wish, keys []key, reuse bool) (*entr
 				return nil, err
 			}
 			if !alive {
-				e.died(en)
+				e.died(ctx, en)
 				continue
 			}
 		}
@@ -232,11 +232,11 @@ func (v *View) meets(ctx context.Context, en *entry, w wish) error {
 // create makes a new sandbox. The locks of its name and id are held.
 func (v *View) create(ctx context.Context, w wish) (_ *entry, err error) {
 	e := v.e
-	free, err := e.room(ctx, v)
+	room, err := e.room(ctx, v)
 	if err != nil {
 		return nil, err
 	}
-	defer free()
+	defer e.unreserve(room)
 
 	sb, err := e.rt.Create(ctx, v.below(w))
 	if err != nil {
@@ -264,6 +264,7 @@ func (v *View) create(ctx context.Context, w wish) (_ *entry, err error) {
 		}
 		if err == nil {
 			e.add(en)
+			e.free(room) // now it counts by itself
 			e.rearm(en)
 		}
 		e.mu.Unlock()
@@ -273,10 +274,25 @@ func (v *View) create(ctx context.Context, w wish) (_ *entry, err error) {
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), RemoveTimeout)
 	defer cancel()
-	if e := sb.Remove(undo); e != nil && !errors.Is(e, sandbox.NotExist) {
-		err = errors.Join(err, e)
+	if failed := sb.Remove(undo); failed != nil && !errors.Is(failed, sandbox.NotExist) {
+		err = errors.Join(err, failed)
+		e.leftOver(en)
 	}
 	return nil, errors.Join(err, e.store.Forget(undo, rec.ID, rec.Inner))
+}
+
+// leftOver has en, which nobody gets and which could not be removed, counted
+// and removed later.
+func (e *Engine) leftOver(en *entry) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.condemn(en, sandbox.Gone{Why: sandbox.Removed, Note: "it was never handed out"}) {
+		return
+	}
+	en.rec.Names = nil
+	en.retry = time.Now().Add(retryAfter)
+	e.below[en.inner] = en
+	e.rearm(en)
 }
 
 // known returns the live sandbox with this id, or nil.

@@ -55,10 +55,13 @@ func (b box) start(ctx context.Context, cmd sandbox.Cmd) (_ sandbox.Process, err
 	}
 	b.e.metrics.started(b.en.class, time.Since(begun))
 	b.e.emit(sandbox.Event{Kind: sandbox.EventStarted, Owner: b.en.owner, By: b.by, Sandbox: b.en.id, Name: b.en.name, Detail: b.e.command(cmd.Args)})
-	go func() { // begin has counted it: done is the last thing that it does
-		defer done()
-		defer b.e.ran(b.en.owner)
+	go func() {
+		defer b.e.leave() // begin has counted it
 		p.wait(ctx, sb, begun)
+		// Whoever is told that it has ended may rely on its place being free.
+		b.e.ran(b.en.owner)
+		b.e.rest(b.en)
+		close(p.end)
 	}()
 	return p, nil
 }
@@ -123,7 +126,6 @@ type process struct {
 // wait waits for the process below and settles what came of it.
 func (p *process) wait(ctx context.Context, sb sandbox.Sandbox, begun time.Time) {
 	const op = "engine.Wait"
-	defer close(p.end)
 	b := p.b
 	exit, err := p.Process.Wait()
 	if err == nil {
@@ -168,7 +170,7 @@ func boundOutput(cmd *sandbox.Cmd, max int64) {
 }
 
 func same(a, b io.Writer) bool {
-	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.TypeOf(a).Comparable() && a == b
+	return reflect.TypeOf(a) == reflect.TypeOf(b) && reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
 
 // A boundedWriter writes what it may, and then fails, so that the rest of the
@@ -284,11 +286,12 @@ func (b box) Attach(ctx context.Context, id sandbox.ProcessID, opt sandbox.Attac
 		return nil, b.fail(op, err)
 	}
 	p := &process{Process: below, b: b, end: make(chan struct{})}
-	go func() { // counted by the use that done ends
-		defer done()
-		defer close(p.end)
+	go func() {
+		defer b.e.leave() // begin has counted it
 		exit, err := below.Wait()
 		p.exit, p.err = exit, b.fail(op, err)
+		b.e.rest(b.en)
+		close(p.end)
 	}()
 	return p, nil
 }

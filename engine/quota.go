@@ -73,7 +73,11 @@ func measure(ctx context.Context, sb sandbox.Sandbox, dir string, max int64) (by
 			}
 			entries++
 			if f.Mode.IsDir() {
-				dirs = append(dirs, path.Join(dir, f.Name))
+				sub := path.Join(dir, f.Name)
+				if len(sub) > sandbox.MaxPath { // or it would hold what nobody counts
+					return 0, 0, sandbox.Errorf(sandbox.Exhausted, "limits.workspace", "the workspace has folders that are too deep to be measured").WithHint("remove them")
+				}
+				dirs = append(dirs, sub)
 			} else {
 				bytes += f.Size
 			}

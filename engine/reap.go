@@ -26,6 +26,7 @@ func (e *Engine) reap() {
 			if err := e.writeUsed(); err != nil {
 				e.log.Error("when sandboxes were used could not be written down", "err", err)
 			}
+			e.buryAgain()
 			written = now
 		}
 		if now.Sub(swept) >= time.Hour {
@@ -66,7 +67,8 @@ func (e *Engine) reapAt(now time.Time) time.Time {
 			if at := en.idleAt(); !at.IsZero() {
 				if at.After(now) {
 					sooner(at)
-				} else {
+				} else if !en.looking {
+					en.looking = true
 					unused = append(unused, en)
 				}
 			}
@@ -102,6 +104,7 @@ func (e *Engine) removeUnused(en *entry) {
 	working := e.working(en)
 	e.mu.Lock()
 	at := en.idleAt()
+	en.looking = false
 	due := en.uses == uses && !at.IsZero() && !at.After(time.Now())
 	if due && working {
 		en.used = time.Now()

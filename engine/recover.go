@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/atoll-run/atoll/engine/store"
@@ -17,8 +18,12 @@ func (e *Engine) recover(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Nobody could use them while there was no daemon, whose clock may have
+	// been another. So their idle time begins anew, but who was used before
+	// whom stays.
+	slices.SortFunc(recs, func(a, b store.Record) int { return a.Used.Compare(b.Used) })
 	now := time.Now()
-	for _, rec := range recs {
+	for i, rec := range recs {
 		prof, err := e.cfg.Profiles.Get(rec.Profile)
 		if err != nil {
 			e.log.Warn("a sandbox has a profile that is no longer there; it goes on without bounds", "id", rec.ID, "profile", rec.Profile)
@@ -26,7 +31,10 @@ func (e *Engine) recover(ctx context.Context) error {
 		}
 		en := e.entry(rec, prof)
 		en.detached = true // who knows
-		en.used = now      // nobody could use it while there was no daemon
+		en.used = now.Add(time.Duration(i - len(recs)))
+		// Until somebody comes back to it, nobody needs it, and in a Soft
+		// class only such a one can make room.
+		en.released = en.released || e.cfg.Classes[rec.Class].Full == Soft
 		e.add(en)
 	}
 	e.sweep(now)
@@ -149,7 +157,7 @@ func (e *Engine) compareAgain() {
 			return
 		}
 		if !alive {
-			e.died(en)
+			e.died(ctx, en)
 		}
 	}
 	for _, err := range e.rt.List(ctx) {

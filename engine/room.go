@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,11 +94,13 @@ func (e *Engine) count(b bound) int {
 }
 
 // room takes room for one sandbox, evicting another where the class says so.
-// free gives it back; a sandbox that was made counts by itself then.
-func (e *Engine) room(ctx context.Context, v *View) (free func(), err error) {
+// It is given back with unreserve, or with free when the sandbox counts by
+// itself.
+func (e *Engine) room(ctx context.Context, v *View) (*reservation, error) {
 	bounds := e.bounds(v)
 	r := &reservation{v.owner, v.name}
 	spared := make(map[*entry]int64) // those found working, and how often they had been used
+	stuck := false                   // what should have made room could not be removed
 	var timeout <-chan time.Time
 	if v.class.Wait > 0 && v.class.Full == Evict {
 		t := time.NewTimer(v.class.Wait)
@@ -120,16 +123,16 @@ func (e *Engine) room(ctx context.Context, v *View) (free func(), err error) {
 		if full == nil {
 			e.making = append(e.making, r)
 			e.mu.Unlock()
-			return func() { e.unreserve(r) }, nil
+			return r, nil
 		}
 		going, victim := e.victim(v, *full, spared)
 		soft := v.class.Full == Soft && full.class
-		if soft && victim == nil && going == nil {
+		if soft && (stuck || victim == nil && going == nil) {
 			e.making = append(e.making, r)
 			n := e.count(*full)
 			e.mu.Unlock()
 			e.log.Warn("over the soft bound: every sandbox is needed", "class", v.name, "max", full.max, "now", n)
-			return func() { e.unreserve(r) }, nil
+			return r, nil
 		}
 		changed := e.roomWait()
 		var uses int64
@@ -166,10 +169,11 @@ func (e *Engine) room(ctx context.Context, v *View) (free func(), err error) {
 			e.mu.Lock()
 			err := going.endErr
 			e.mu.Unlock()
-			if err == nil {
-				continue
+			if err != nil && !soft {
+				return nil, e.noRoom(*full)
 			}
-			return nil, e.noRoom(*full)
+			stuck = stuck || err != nil
+			continue
 		case timeout == nil:
 			return nil, e.noRoom(*full)
 		}
@@ -196,17 +200,22 @@ func (e *Engine) noRoom(b bound) error {
 	return sandbox.Errorf(sandbox.Exhausted, "", "there are %d sandboxes %s, as many as there may be", b.max, b.what).WithHint("remove one, or wait until one is idle")
 }
 
+// unreserve gives back the room that r took, if it still has it.
 func (e *Engine) unreserve(r *reservation) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for i, o := range e.making {
-		if o == r {
-			e.making[i] = e.making[len(e.making)-1]
-			e.making = e.making[:len(e.making)-1]
-			break
-		}
+	if e.free(r) {
+		e.roomChanged()
 	}
-	e.roomChanged()
+}
+
+// free forgets r and reports whether it took room. mu is held.
+func (e *Engine) free(r *reservation) bool {
+	i := slices.Index(e.making, r)
+	if i >= 0 {
+		e.making = slices.Delete(e.making, i, i+1)
+	}
+	return i >= 0
 }
 
 // victim returns a sandbox that counts for b and is going already, and the one

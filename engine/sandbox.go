@@ -42,6 +42,13 @@ func (b box) use(ctx context.Context) (sb sandbox.Sandbox, done func(), err erro
 	return sb, func() { b.e.finish(b.en) }, nil
 }
 
+// keep turns a use that has begun into one that lasts until the caller ends
+// it. Close of the Engine does not wait for that.
+func (b box) keep() (done func()) {
+	b.e.leave()
+	return sync.OnceFunc(func() { b.e.rest(b.en) })
+}
+
 // fail returns err as the caller gets it, and remembers it.
 func (b box) fail(op string, err error) error {
 	if err == nil {
@@ -61,7 +68,7 @@ func (b box) fail(op string, err error) error {
 		// going.
 		b.e.spawn(func() {
 			if alive, err := b.e.alive(b.e.life, b.en); err == nil && !alive {
-				b.e.died(b.en)
+				b.e.died(b.e.life, b.en)
 			}
 		})
 	}
@@ -216,6 +223,10 @@ func (b box) change(ctx context.Context, sb sandbox.Sandbox, c sandbox.Change) e
 		if other != nil {
 			return sandbox.Errorf(sandbox.Conflict, "name", "another sandbox has this name").WithHint("choose another one")
 		}
+		if len(rec.Names) >= MaxNames {
+			e.metrics.refused("names")
+			return sandbox.Errorf(sandbox.Exhausted, "name", "the sandbox has %d names, as many as it may", len(rec.Names)).WithHint("use one of them")
+		}
 		rec.Names = append(rec.Names, *c.Name)
 	}
 	e.mu.Lock()
@@ -323,7 +334,7 @@ func (b box) Dial(ctx context.Context, port int) (net.Conn, error) {
 		return nil, b.fail(op, err)
 	}
 	b.e.emit(sandbox.Event{Kind: sandbox.EventDialled, Owner: b.en.owner, By: b.by, Sandbox: b.en.id, Name: b.en.name})
-	return &conn{Conn: c, done: sync.OnceFunc(done)}, nil
+	return &conn{Conn: c, done: b.keep()}, nil
 }
 
 // A conn is a use of the sandbox until it is closed.

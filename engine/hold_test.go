@@ -1,0 +1,322 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/atoll-run/atoll/backend/memory"
+	"github.com/atoll-run/atoll/engine"
+	"github.com/atoll-run/atoll/engine/store"
+	"github.com/atoll-run/atoll/sandbox"
+)
+
+// What holds when calls meet each other, or something fails.
+
+// TestAChangeThatComesTooLateBringsNothingBack changes a sandbox that is
+// removed, and made anew under its id, while the change waits.
+func TestAChangeThatComesTooLateBringsNothingBack(t *testing.T) {
+	for _, anew := range []bool{false, true} {
+		t.Run(fmt.Sprint("made anew ", anew), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := store.Memory()
+				b := newBelow()
+				e := start(t, b, engine.Config{Store: st})
+				spec := sandbox.Spec{Name: "s", ID: "chosenbyhand"}
+				sb, _ := acquire(t, e, spec)
+				hold := make(chan struct{})
+				b.with(func(b *below) {
+					b.onCreate = func(_ context.Context, s sandbox.Spec) error {
+						if s.Image == "slow" {
+							<-hold
+							return errors.New("no luck")
+						}
+						return nil
+					}
+				})
+				var wg sync.WaitGroup
+				wg.Go(func() { e.Acquire(t.Context(), sandbox.Spec{Name: "alias", Image: "slow"}) })
+				synctest.Wait()
+				wg.Go(func() { // waits for the name
+					err := sb.(sandbox.Updater).Update(t.Context(), sandbox.Change{Name: new("alias")})
+					if g := new(sandbox.Gone); !errors.As(err, &g) || g.Why != sandbox.Removed {
+						t.Errorf("update: %v", err)
+					}
+				})
+				synctest.Wait()
+				if err := sb.Remove(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				want := 0
+				if anew {
+					acquire(t, e, spec)
+					want = 1
+				}
+				close(hold)
+				wg.Wait()
+				recs, dead, _, err := st.Load()
+				if err != nil || len(recs) != want || len(dead) != 1-want {
+					t.Fatalf("the store has %d records, %d tombstones, %v", len(recs), len(dead), err)
+				}
+				if anew && recs[0].Inner != b.all(t)[0] {
+					t.Error("the store has the old one")
+				}
+				if !anew {
+					gone(t, e, sb.ID(), sandbox.Removed)
+				}
+				if _, ok := e.PeekName("alias"); ok {
+					t.Error("the name is there")
+				}
+			})
+		})
+	}
+}
+
+// TestWhatWasNotAdoptedIsNotRemoved has a daemon fail between the making of its
+// store and the adoption of what there was.
+func TestWhatWasNotAdoptedIsNotRemoved(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "engine.db")
+	b := newBelow()
+	kept, err := b.Runtime.Create(t.Context(), sandbox.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemon := func() (*engine.Engine, error) {
+		st, err := store.Open(file, store.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return engine.New(t.Context(), keeps{b}, engine.Config{Store: st})
+	}
+	b.with(func(b *below) {
+		b.onList = func(context.Context) error { return sandbox.Errorf(sandbox.Unavailable, "", "later") }
+	})
+	if _, err := daemon(); !errors.Is(err, sandbox.Unavailable) {
+		t.Fatalf("new: %v", err)
+	}
+	b.with(func(b *below) { b.onList = nil })
+	for range 2 {
+		e, err := daemon()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.Open(t.Context(), kept.ID()); err != nil {
+			t.Errorf("what there was is not: %v", err)
+		}
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// From now on what the store does not have was never handed out.
+	if _, err := b.Runtime.Create(t.Context(), sandbox.Spec{}); err != nil {
+		t.Fatal(err)
+	}
+	e, err := daemon()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(b.all(t)); n != 1 {
+		t.Errorf("there are %d", n)
+	}
+	if err := errors.Join(e.Close(), b.Runtime.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWhoIsToldThatACommandEndedHasItsPlace runs one command after the other
+// where only one may run.
+func TestWhoIsToldThatACommandEndedHasItsPlace(t *testing.T) {
+	e := start(t, newBelow(), engine.Config{Owners: map[sandbox.Owner]engine.Tenant{"alice": {MaxRunning: 1}}})
+	sb, _ := acquire(t, e.View("alice", ""), sandbox.Spec{Name: "s"})
+	for range 300 {
+		run(t, sb, "true")
+		if info, err := sb.Info(t.Context()); err != nil || info.Busy != 0 {
+			t.Fatalf("busy %d, %v", info.Busy, err)
+		}
+	}
+}
+
+// TestCloseWaitsForNobodysFile closes the Engine while its caller has a file
+// and a connection open.
+func TestCloseWaitsForNobodysFile(t *testing.T) {
+	b := &below{Runtime: memory.New(memory.Config{Programs: map[string]memory.Program{"echo-server": echo}}), removes: make(map[sandbox.ID]int)}
+	e, err := engine.New(t.Context(), b, engine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, _ := acquire(t, e, sandbox.Spec{Name: "s"})
+	if err := sandbox.WriteFile(t.Context(), sb, "/workspace/f", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	f, err := sb.Files().Open(t.Context(), "/workspace/f", sandbox.Range{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, end := background(t, sb, "echo-server", strconv.Itoa(7000))
+	defer end()
+	var c io.Closer
+	for c == nil {
+		if conn, err := sb.(sandbox.Dialer).Dial(t.Context(), 7000); err == nil {
+			c = conn
+		}
+	}
+	if info, err := sb.Info(t.Context()); err != nil || info.Busy != 3 {
+		t.Errorf("busy %d, %v", info.Busy, err)
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+	f.Close()
+	c.Close()
+}
+
+// TestASlowBurialKeepsNobodyFromGivingUp opens a dead sandbox whose cleanup
+// hangs.
+func TestASlowBurialKeepsNobodyFromGivingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBelow()
+		e := start(t, b, engine.Config{})
+		sb, _ := acquire(t, e, sandbox.Spec{Name: "s"})
+		b.kill(t, sb.ID())
+		b.with(func(b *below) {
+			b.onRemove = func(ctx context.Context, _ sandbox.ID) error { <-ctx.Done(); return ctx.Err() }
+		})
+		begun := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := e.Open(ctx, sb.ID()); err == nil {
+			t.Error("it was opened")
+		}
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+		gone(t, e, sb.ID(), sandbox.Died)
+	})
+}
+
+// TestASoftBoundHoldsNobodyUp has the eviction fail.
+func TestASoftBoundHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBelow()
+		v := start(t, b, engine.Config{Classes: map[string]engine.Class{"deerflow": {MaxLive: 1, Full: engine.Soft}}}).View("deer", "deerflow")
+		sb, _ := acquire(t, v, sandbox.Spec{Name: "a"})
+		if err := sb.(sandbox.Releaser).Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.with(func(b *below) {
+			b.onRemove = func(context.Context, sandbox.ID) error { return errors.New("the cgroup is busy") }
+		})
+		acquire(t, v, sandbox.Spec{Name: "b"})
+		b.with(func(b *below) { b.onRemove = nil })
+	})
+}
+
+// TestWhatNobodyGotIsRemovedLater fails to write a record, and then to undo
+// what was made.
+func TestWhatNobodyGotIsRemovedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBelow()
+		e := start(t, b, engine.Config{MaxLive: 1})
+		ctx, cancel := context.WithCancel(t.Context())
+		b.with(func(b *below) {
+			b.onCreate = func(context.Context, sandbox.Spec) error { cancel(); return nil }
+			b.onRemove = func(context.Context, sandbox.ID) error { return errors.New("the cgroup is busy") }
+		})
+		e.Acquire(ctx, sandbox.Spec{Name: "s"})
+		b.with(func(b *below) { b.onCreate = nil })
+		if n := len(b.all(t)); n != 1 {
+			t.Skipf("there are %d: the backend itself gave up", n)
+		}
+		_, _, err := e.Acquire(t.Context(), sandbox.Spec{Name: "s"})
+		refused(t, err, sandbox.Exhausted, "")
+		b.with(func(b *below) { b.onRemove = nil })
+		time.Sleep(2 * time.Minute)
+		if n := len(b.all(t)); n != 0 {
+			t.Errorf("there are %d below", n)
+		}
+		acquire(t, e, sandbox.Spec{Name: "s"})
+	})
+}
+
+// TestWhoWasUsedLastOutlivesARestart looks at who goes first after one.
+func TestWhoWasUsedLastOutlivesARestart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "engine.db")
+	b := newBelow()
+	daemon := func() *engine.Engine {
+		st, err := store.Open(file, store.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := engine.New(t.Context(), keeps{b}, engine.Config{Store: st, Classes: map[string]engine.Class{"box": {MaxLive: 8, Full: engine.Evict}, "deerflow": {MaxLive: 1, Full: engine.Soft}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	e := daemon()
+	v := e.View("alice", "box")
+	all := make(map[string]sandbox.Sandbox)
+	for _, name := range names(8) {
+		all[name], _ = acquire(t, v, sandbox.Spec{Name: name})
+	}
+	order := []int{3, 1, 4, 0, 5, 2, 6, 7}
+	for _, i := range order {
+		acquire(t, v, sandbox.Spec{Name: names(8)[i]})
+	}
+	soft, _ := acquire(t, e.View("alice", "deerflow"), sandbox.Spec{Name: "soft"})
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = daemon()
+	v = e.View("alice", "box")
+	for n, i := range order[:4] {
+		acquire(t, v, sandbox.Spec{Name: fmt.Sprint("new ", n)})
+		gone(t, v, all[names(8)[i]].ID(), sandbox.Evicted)
+	}
+	acquire(t, e.View("alice", "deerflow"), sandbox.Spec{Name: "another"})
+	gone(t, v, soft.ID(), sandbox.Evicted)
+	if err := errors.Join(e.Close(), b.Runtime.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNamesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, newBelow(), engine.Config{})
+		sb, _ := acquire(t, e, sandbox.Spec{Name: "name 0"})
+		for i := 1; i < engine.MaxNames; i++ {
+			if err := sb.(sandbox.Updater).Update(t.Context(), sandbox.Change{Name: new(fmt.Sprint("name ", i))}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := sb.(sandbox.Updater).Update(t.Context(), sandbox.Change{Name: new("one more")})
+		refused(t, err, sandbox.Exhausted, "name")
+		if err := sb.(sandbox.Updater).Update(t.Context(), sandbox.Change{Name: new("name 7")}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestADeepFolderHidesNothing puts more than a workspace may have where no path
+// reaches.
+func TestADeepFolderHidesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, newBelow(), engine.Config{})
+		sb, _ := acquire(t, e, sandbox.Spec{Name: "s", Limits: sandbox.Limits{Workspace: 1000}})
+		deep := "/workspace" + strings.Repeat("/"+strings.Repeat("d", 200), 20)
+		if err := sb.Files().Mkdir(t.Context(), deep, sandbox.MkdirOptions{Parents: true}); err != nil {
+			t.Fatal(err)
+		}
+		run(t, sb, "true") // it can be measured
+		_, err := sandbox.Run(t.Context(), sb, sandbox.Cmd{Args: []string{"sh", "-c", "cd " + deep + " && mkdir " + strings.Repeat("d", 200)}})
+		refused(t, err, sandbox.Exhausted, "limits.workspace")
+	})
+}
