@@ -28,11 +28,11 @@
 // A sandbox is in the store before Create or Acquire returns it, a change
 // before Update returns. When it was last used is written now and then. An
 // environment is never written. At start the store and the Runtime below are
-compared: what both have goes on, and its idle time begins anew; what only the
-store has is gone, and its tombstone says why; what only the Runtime has was
-never acknowledged, and is removed - unless the store is new, because then it is
-the store that was lost, and everything is adopted for the operator. If the
-Runtime cannot be asked, nothing is decided: unknown is not dead.
+// compared: what both have goes on, and its idle time begins anew; what only the
+// store has is gone, and its tombstone says why; what only the Runtime has was
+// never acknowledged, and is removed - unless the store is new, because then it is
+// the store that was lost, and everything is adopted for the operator. If the
+// Runtime cannot be asked, nothing is decided: unknown is not dead.
 //
 // # Locks
 //
