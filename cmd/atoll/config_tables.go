@@ -356,10 +356,8 @@ func known(field, name string, profiles *profile.Set) error {
 // checkOwners finds what is wrong with the owners, and cleans their paths.
 func (c *Config) checkOwners(profiles *profile.Set) error {
 	whose := make(map[string]string) // token files
-	for _, file := range []string{c.TokenFile, tokenFile(c.State)} {
-		if abs, err := filepath.Abs(file); err == nil && file != "" {
-			whose[abs] = "the daemon"
-		}
+	if abs, err := filepath.Abs(tokenFile(c.State)); err == nil {
+		whose[abs] = "the daemon"
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Owners)) {
 		o := c.Owners[name]

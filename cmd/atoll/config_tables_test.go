@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"context"
 	"os"
 	"path/filepath"
@@ -397,7 +398,6 @@ func TestWrongTablesAreRefused(t *testing.T) {
 		{"no token file", "[owners.alice]", []string{"owners.alice.token_file"}},
 		{"relative token file", "[owners.alice]\ntoken_file = 'alice'", []string{"owners.alice.token_file", "alice"}},
 		{"shared token file", owner + "[owners.bob]\ntoken_file = '/t/../t/alice'", []string{"owners.bob.token_file", "alice"}},
-		{"token file of the daemon", "token_file = '/t/alice'\n" + owner, []string{"owners.alice.token_file", "the daemon"}},
 		{"token file that the daemon makes", "state = '/t'\n[owners.alice]\ntoken_file = '/t/token'", []string{"owners.alice.token_file", "the daemon"}},
 		{"negative max_live of an owner", owner + "max_live = -1", []string{"owners.alice.max_live"}},
 		{"negative max_running", owner + "max_running = -1", []string{"owners.alice.max_running"}},
@@ -434,6 +434,20 @@ func TestWrongTablesAreRefused(t *testing.T) {
 				t.Errorf("the token is in\n%s", text)
 			}
 		})
+	}
+}
+
+// An owner's token file may be what a command takes its token from. A daemon
+// does not take it for its own.
+func TestDaemonRefusesAnOwnersToken(t *testing.T) {
+	c, err := configured(t, "token_file = '/t/alice'\n[owners.alice]\ntoken_file = '/t/alice'")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.ownerTokens()
+	var e *sandbox.Error
+	if !errors.As(err, &e) || e.Kind != sandbox.Invalid || e.Field != "owners.alice.token_file" {
+		t.Errorf("got %v", err)
 	}
 }
 

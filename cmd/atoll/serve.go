@@ -174,6 +174,9 @@ func (a *app) daemonToken(c *Config) (sandbox.Secret, error) {
 func (c *Config) ownerTokens() (map[sandbox.Owner]sandbox.Secret, error) {
 	tokens := make(map[sandbox.Owner]sandbox.Secret)
 	for name, o := range c.Owners {
+		if own, err := filepath.Abs(c.TokenFile); err == nil && c.TokenFile != "" && own == o.TokenFile {
+			return nil, sandbox.Errorf(sandbox.Invalid, "owners."+name+".token_file", "%s is that of the daemon too", o.TokenFile).WithHint("give each a token of its own")
+		}
 		t, err := readToken(o.TokenFile, false)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = sandbox.Errorf(sandbox.Invalid, "owners."+name+".token_file", "there is no file %s", o.TokenFile).WithHint("put a token of %d characters or more into it, and let nobody else read it", gate.MinToken)
