@@ -26,6 +26,9 @@
 // into the background included; processes that earlier commands left behind
 // live until Close.
 //
+// A live shell is a process that somebody waits for, so that its sandbox is in
+// use. Options.Rest lets bash do without one between commands.
+//
 // # What is kept when the shell itself ends
 //
 // A shell ends by exit, by set -e or an unset variable under set -u, by exec,
@@ -49,9 +52,6 @@
 // killed.
 //
 // # What commands can notice
-//
-// A live shell is a process that somebody waits for, so that its sandbox is in
-// use. Options.Rest lets bash do without one between commands.
 //
 // The shell uses functions that begin with __atoll_, traps on EXIT and URG, and
 // descriptors 61 to 63 (bash) or 7 to 9: what exec opens there does not last
