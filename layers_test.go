@@ -50,6 +50,9 @@ var layers = map[string]layer{
 	// Layers around any Runtime, which know none by name.
 	"warm": {imports: []string{"sandbox"}, tests: []string{"backend/memory", "sandbox/sandboxtest", "go.uber.org/goleak"}},
 
+	// Images: data for backends.
+	"image": {imports: []string{"sandbox", "github.com/google/go-containerregistry/...", "github.com/klauspost/compress/...", "golang.org/x/sys/..."}, tests: []string{"go.uber.org/goleak"}},
+
 	// Each mechanism of the kernel stands alone.
 	"backend/linux/internal/cgroup":       {imports: []string{"sandbox", "golang.org/x/sys/..."}},
 	"backend/linux/internal/seccomp":      {imports: []string{"sandbox", "backend/linux/internal/seccomp/load", "golang.org/x/sys/..."}},
@@ -66,6 +69,9 @@ var layers = map[string]layer{
 
 	// Policy. Pure: what a caller gets who does not say, and at most.
 	"profile": {imports: []string{"sandbox"}},
+
+	// Policy. Pure: what of the network a sandbox may reach.
+	"egress": {imports: []string{"sandbox", "golang.org/x/net/idna"}},
 
 	// What agents do inside, written once over the words.
 	"tool":       {imports: []string{"sandbox"}, tests: []string{"backend/memory"}},
@@ -96,6 +102,7 @@ var layers = map[string]layer{
 
 	// What builds and tests the project.
 	"internal/testsum": {},
+	"internal/dockerd": {},
 	".":                {},
 }
 

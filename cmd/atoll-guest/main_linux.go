@@ -4,6 +4,8 @@
 //	atoll-guest           serves on descriptor 3, a connected Unix socket, and on
 //	                      what connects to descriptor 4, a listening one, if there is one
 //	atoll-guest --stdio   serves standard input and output
+//	atoll-guest --listen  serves, as process 1 of a container, what --connect brings
+//	atoll-guest --connect passes on between standard input and output and such a one
 //
 // As process 1 it reaps what nobody else does, and ends when nobody can reach
 // it any more: with its last connection, unless it listens.
@@ -51,7 +53,11 @@ func run() error {
 	unix.Umask(0o022) // what processes begin with, whatever the daemon's is
 	var cfg inside.Config
 	stdio := len(os.Args) == 2 && os.Args[1] == "--stdio"
-	if !stdio {
+	listens := len(os.Args) == 2 && os.Args[1] == "--listen"
+	switch {
+	case listens:
+		cfg = container
+	case !stdio:
 		cfg.Setup = setup
 	}
 	s, err := inside.New(cfg)
@@ -65,6 +71,10 @@ func run() error {
 			return err
 		}
 		if err := s.Add(0, 1); err != nil {
+			return err
+		}
+	case listens:
+		if err := listen(s); err != nil {
 			return err
 		}
 	case len(os.Args) > 2:

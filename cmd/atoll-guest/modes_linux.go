@@ -16,6 +16,8 @@ func mode(args []string) (bool, error) {
 	case len(args) == 1 && args[0] == "--version":
 		_, err := os.Stdout.WriteString("atoll-guest\n")
 		return true, err
+	case len(args) == 1 && args[0] == "--connect":
+		return true, connect()
 	case len(args) == 1 && args[0] == "--hold":
 		wait()
 		return true, nil

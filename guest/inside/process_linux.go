@@ -42,6 +42,7 @@ type process struct {
 	exit     proto.Exit
 	timedOut bool
 	noMemory bool
+	oomKills int64 // of the place, before it began; -1 if that is not known
 	timer    *time.Timer
 	outs     [3]*source // descriptors 1, 2 and 3, where the guest has an end of them
 	in       *sink      // standard input, where the guest writes it
@@ -150,6 +151,7 @@ func (s *Server) spawn(c *conn, m *proto.Start, fds []int) (_ *process, _ *proto
 		attr.Files = append(attr.Files, uintptr(ends.control))
 	}
 
+	before := s.oomKills()
 	s.fork.Lock()
 	defer s.fork.Unlock()
 	mark := s.mark.take()
@@ -165,7 +167,7 @@ func (s *Server) spawn(c *conn, m *proto.Start, fds []int) (_ *process, _ *proto
 	if err != nil {
 		return nil, nil, master, s.whyNot(err, program, dir, who)
 	}
-	p := &process{s: s, id: mark, pid: pid, args: m.Args, name: m.Name, started: time.Now(), done: make(chan struct{})}
+	p := &process{s: s, id: mark, pid: pid, args: m.Args, name: m.Name, started: time.Now(), done: make(chan struct{}), oomKills: before}
 	p.mu.Lock()
 	ends.give(p)
 	s.mu.Lock()
@@ -432,7 +434,7 @@ func (p *process) end(code, status int, usage *unix.Rusage) {
 	switch {
 	case p.timedOut && killed:
 		p.exit.Reason, p.exit.Code, p.exit.Signal = proto.TimedOut, -1, status
-	case p.noMemory && (killed || code == cldExited && status == 128+9):
+	case (killed || code == cldExited && status == 128+9) && (p.noMemory || p.oomKills >= 0 && s.oomKills() > p.oomKills):
 		p.exit.Reason, p.exit.Code, p.exit.Signal = proto.OutOfMemory, -1, int(unix.SIGKILL)
 	}
 	s.mu.Lock()

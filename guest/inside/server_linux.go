@@ -41,6 +41,14 @@ type Config struct {
 
 	// Place is where the server works if Setup is nil.
 	Place Place
+
+	// Patient has the server wait for its first connections although nothing
+	// is set up yet, where who set up the place was not there when it began.
+	Patient bool
+
+	// Admit, if not nil, decides about a connection that comes in on the
+	// listening socket, by its descriptor.
+	Admit func(fd int) bool
 }
 
 // A Place says what the processes of a Server get.
@@ -57,6 +65,11 @@ type Place struct {
 	// Cgroup is the directory of a cgroup (v2) that processes are born in;
 	// nil is the server's own.
 	Cgroup *os.File
+
+	// OOM is an open file of the cgroup that all processes are in, with a line
+	// "oom_kill N" (memory.events of v2, memory.oom_control of v1): how many
+	// the kernel has killed there for want of memory. nil is not known.
+	OOM *os.File
 
 	// MemoryWatch is how many bytes of memory the processes may use together,
 	// where no cgroup keeps the limit: the server looks ten times a second and
@@ -179,7 +192,7 @@ func (s *Server) Loop() error {
 	for {
 		s.mu.Lock()
 		// A place that was never set up is nobody's: whoever wanted it died.
-		idle := len(s.conns) == 0 && (s.listener < 0 || !s.ready.Load())
+		idle := len(s.conns) == 0 && (s.listener < 0 || !s.ready.Load() && !s.cfg.Patient)
 		s.mu.Unlock()
 		if idle {
 			s.killAll()
@@ -226,7 +239,7 @@ func (s *Server) accept(listener int) {
 		}
 		return
 	}
-	if s.add(fd, fd) != nil {
+	if s.cfg.Admit != nil && !s.cfg.Admit(fd) || s.add(fd, fd) != nil {
 		unix.Close(fd)
 	}
 }

@@ -233,6 +233,7 @@ type look struct {
 	cpu     time.Duration
 	anon    int64
 	threads int
+	foreign bool // its parent is in another PID namespace: who started it is not here
 }
 
 // lookAt reads /proc/PID/stat and statm.
@@ -250,6 +251,7 @@ func lookAt(pid int) (l look, ok bool) {
 	ticks := func(i int) int64 { n, _ := strconv.ParseInt(f[i], 10, 64); return n }
 	l.cpu = time.Duration(ticks(11)+ticks(12)) * (time.Second / 100)
 	l.threads = int(ticks(17))
+	l.foreign = ticks(1) == 0
 	if f[0] == "Z" {
 		return l, true
 	}
@@ -285,7 +287,7 @@ func (s *Server) usage() *proto.Usage {
 		if !all && s.mine(pid) == nil {
 			continue
 		}
-		if l, ok := lookAt(pid); ok {
+		if l, ok := lookAt(pid); ok && !l.foreign {
 			u.CPU += int64(l.cpu)
 			u.Memory += l.anon
 			u.PIDs += l.threads
@@ -323,4 +325,25 @@ func (s *Server) watchMemory(limit int64) {
 			unix.Kill(largest, unix.SIGKILL)
 		}
 	}
+}
+
+// oomKills returns how many processes of the place the kernel has killed for
+// want of memory, or -1 if that is not known.
+func (s *Server) oomKills() int64 {
+	if s.place.OOM == nil {
+		return -1
+	}
+	var b [512]byte
+	n, err := s.place.OOM.ReadAt(b[:], 0)
+	if n == 0 && err != nil {
+		return -1
+	}
+	for line := range strings.Lines(string(b[:n])) {
+		if v, ok := strings.CutPrefix(line, "oom_kill "); ok {
+			if k, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64); err == nil {
+				return k
+			}
+		}
+	}
+	return -1
 }
