@@ -219,31 +219,224 @@ func TestASoftBoundHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// TestWhatNobodyGotIsRemovedLater fails to write a record, and then to undo
-// what was made.
+// slowToTell is a Runtime whose caller has given up by the time that it has
+// made a sandbox.
+type slowToTell struct {
+	*below
+	cancel func()
+}
+
+func (s slowToTell) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+	defer s.cancel()
+	return s.below.Create(ctx, spec)
+}
+
+// TestWhatNobodyGotIsRemovedLater makes a sandbox that nobody waits for any
+// more, and fails to undo that.
 func TestWhatNobodyGotIsRemovedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBelow()
-		e := start(t, b, engine.Config{MaxLive: 1})
+		st := store.Memory()
 		ctx, cancel := context.WithCancel(t.Context())
+		e, err := engine.New(t.Context(), slowToTell{b, cancel}, engine.Config{Store: st, MaxLive: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
 		b.with(func(b *below) {
-			b.onCreate = func(context.Context, sandbox.Spec) error { cancel(); return nil }
 			b.onRemove = func(context.Context, sandbox.ID) error { return errors.New("the cgroup is busy") }
 		})
-		e.Acquire(ctx, sandbox.Spec{Name: "s"})
-		b.with(func(b *below) { b.onCreate = nil })
-		if n := len(b.all(t)); n != 1 {
-			t.Skipf("there are %d: the backend itself gave up", n)
+		if _, _, err := e.Acquire(ctx, sandbox.Spec{Name: "s"}); !errors.Is(err, context.Canceled) {
+			t.Errorf("acquire: %v", err)
 		}
-		_, _, err := e.Acquire(t.Context(), sandbox.Spec{Name: "s"})
+		if n := len(b.all(t)); n != 1 {
+			t.Fatalf("there are %d below", n)
+		}
+		_, _, err = e.Acquire(t.Context(), sandbox.Spec{Name: "s"})
 		refused(t, err, sandbox.Exhausted, "")
 		b.with(func(b *below) { b.onRemove = nil })
 		time.Sleep(2 * time.Minute)
 		if n := len(b.all(t)); n != 0 {
 			t.Errorf("there are %d below", n)
 		}
+		if recs, _, _, err := st.Load(); err != nil || len(recs) != 0 {
+			t.Errorf("the store has %d, %v", len(recs), err)
+		}
 		acquire(t, e, sandbox.Spec{Name: "s"})
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
 	})
+}
+
+// TestWhoGivesUpLeavesNothing cancels an acquire while its sandbox is made.
+func TestWhoGivesUpLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBelow()
+		e := start(t, b, engine.Config{MaxLive: 1})
+		b.with(func(b *below) {
+			b.onCreate = func(ctx context.Context, _ sandbox.Spec) error { <-ctx.Done(); return ctx.Err() }
+		})
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if _, _, err := e.Acquire(ctx, sandbox.Spec{Name: "s", ID: "chosenbyhand"}); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("acquire: %v", err)
+			}
+			cancel()
+		}
+		b.with(func(b *below) { b.onCreate = nil })
+		if s, err := e.Status(t.Context()); err != nil || s.Live != 0 || s.Busy != 0 {
+			t.Errorf("%+v, %v", s, err)
+		}
+		acquire(t, e, sandbox.Spec{Name: "s", ID: "chosenbyhand"})
+	})
+}
+
+// TestALookupDoesNotWaitForWhatIsBeingMade looks for a sandbox, and ends the
+// Engine, while one is being made.
+func TestALookupDoesNotWaitForWhatIsBeingMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBelow()
+		e, err := engine.New(t.Context(), keeps{b}, engine.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		hold := make(chan struct{})
+		b.with(func(b *below) {
+			b.onCreate = func(context.Context, sandbox.Spec) error { <-hold; return nil }
+		})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, _, err := e.Acquire(t.Context(), sandbox.Spec{Name: "s"}); !errors.Is(err, sandbox.Closed) {
+				t.Errorf("acquire: %v", err)
+			}
+		})
+		synctest.Wait()
+		if _, err := e.Lookup(t.Context(), "s"); !errors.Is(err, sandbox.NotExist) {
+			t.Errorf("lookup: %v", err)
+		}
+		if _, ok := e.PeekName("s"); ok {
+			t.Error("it is there")
+		}
+		wg.Go(func() {
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		close(hold)
+		wg.Wait()
+		if n := len(b.all(t)); n != 0 {
+			t.Errorf("%d were made and not acknowledged", n)
+		}
+		if err := b.Runtime.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestShutdown calls everything after Close.
+func TestShutdown(t *testing.T) {
+	b := newBelow()
+	e, err := engine.New(t.Context(), b, engine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := e.View("alice", "box")
+	sb, _ := acquire(t, v, sandbox.Spec{Name: "s"})
+	p, _ := background(t, sb, "sleep", "100000")
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.Wait() // it ends with the Engine
+	_, _, acquired := v.Acquire(t.Context(), sandbox.Spec{Name: "s"})
+	_, created := v.Create(t.Context(), sandbox.Spec{})
+	_, opened := v.Open(t.Context(), sb.ID())
+	_, found := v.Lookup(t.Context(), "s")
+	_, started := sb.Start(t.Context(), sandbox.Cmd{Args: []string{"true"}})
+	_, info := sb.Info(t.Context())
+	_, status := v.Status(t.Context())
+	_, pruned := v.Prune(t.Context(), sandbox.Prune{})
+	_, read := sb.Files().Open(t.Context(), "/workspace", sandbox.Range{})
+	for what, err := range map[string]error{"acquire": acquired, "create": created, "open": opened, "lookup": found, "start": started, "info": info, "status": status, "prune": pruned, "read": read,
+		"remove": sb.Remove(t.Context()), "release": sb.(sandbox.Releaser).Release(t.Context()), "update": sb.(sandbox.Updater).Update(t.Context(), sandbox.Change{Name: new("n")})} {
+		if !errors.Is(err, sandbox.Closed) {
+			t.Errorf("%s after Close: %v", what, err)
+		}
+	}
+	if _, ok := v.Peek(sb.ID()); ok {
+		t.Error("it is still to be seen")
+	}
+}
+
+// TestResetRemovesAllThatAnOwnerHas, and nobody else's.
+func TestResetRemovesAllThatAnOwnerHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBelow()
+		e := start(t, b, engine.Config{})
+		deer, box := e.View("deer", "deerflow"), e.View("box", "box")
+		kept, _ := acquire(t, box, sandbox.Spec{Name: "s"})
+		for _, name := range names(5) {
+			sb, _ := acquire(t, deer, sandbox.Spec{Name: name, Idle: -1})
+			background(t, sb, "sleep", "100000")
+		}
+		for info, err := range deer.List(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			sb, err := deer.Open(t.Context(), info.ID)
+			if err == nil {
+				err = sb.Remove(t.Context())
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		if ids := b.all(t); len(ids) != 1 || ids[0] != kept.ID() {
+			t.Errorf("there are %v", ids)
+		}
+		if _, made := acquire(t, deer, sandbox.Spec{Name: names(1)[0]}); !made {
+			t.Error("it was not made anew")
+		}
+	})
+}
+
+// TestAViewThatIsClosedShowsNothing, and the Engine goes on.
+func TestAViewThatIsClosedShowsNothing(t *testing.T) {
+	e := start(t, newBelow(), engine.Config{})
+	v := e.View("alice", "")
+	sb, _ := acquire(t, v, sandbox.Spec{Name: "s"})
+	if err := v.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.Open(t.Context(), sb.ID()); !errors.Is(err, sandbox.Closed) {
+		t.Errorf("open: %v", err)
+	}
+	if _, ok := v.PeekName("s"); ok {
+		t.Error("it is there to be seen")
+	}
+	if _, err := e.View("alice", "").Lookup(t.Context(), "s"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAnEndThatCannotBeWrittenIsToldAllTheSame has the store fail when a
+// sandbox is removed.
+func TestAnEndThatCannotBeWrittenIsToldAllTheSame(t *testing.T) {
+	st := store.Memory()
+	b := newBelow()
+	e, err := engine.New(t.Context(), b, engine.Config{Store: st})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, _ := acquire(t, e, sandbox.Spec{Name: "s"})
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Errorf("remove: %v", err)
+	}
+	gone(t, e, sb.ID(), sandbox.Removed)
+	e.Close()
 }
 
 // TestWhoWasUsedLastOutlivesARestart looks at who goes first after one.
