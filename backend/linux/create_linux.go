@@ -463,10 +463,12 @@ func (m *making) setUp() error {
 	if err != nil {
 		var e *sandbox.Error
 		if errors.As(err, &e) && e.Kind != sandbox.Internal { // not our doing
+			told := *e
+			told.Op = "" // it is Create's
 			if e.Field == "workdir" && spec.Workdir == "" {
-				e.Field = "image"
+				told.Field = "image"
 			}
-			return e
+			return &told
 		}
 		return fmt.Errorf("%w%s", err, m.box.lastWords())
 	}

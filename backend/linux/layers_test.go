@@ -207,12 +207,18 @@ func TestRuntimeOfLayers(t *testing.T) {
 	})
 }
 
+// TestLayersAsUser is the rest of this file as an ordinary user, who has one
+// id. TestAbuseAsUser has TestAbuseLayers.
 func TestLayersAsUser(t *testing.T) {
-	asUser(t, "^(TestLayers|TestManyLayers|TestScratch|TestImageSays|TestImageIsHeld|TestAbuseLayers)$")
+	t.Setenv("ATOLL_TEST_ABUSE", abuseProgram(t))
+	asUser(t, "^(TestLayers|TestManyLayers|TestScratch|TestImageSays|TestImageIsHeld|TestRuntimeOfLayers)$")
 }
 
+// TestLayersAsUserWithRange is the same for a user who was given a range of
+// ids.
 func TestLayersAsUserWithRange(t *testing.T) {
-	asUserWithRange(t, "^(TestLayers|TestManyLayers|TestScratch|TestImageSays|TestImageIsHeld|TestAbuseLayers|TestRuntimeOfLayers)$")
+	t.Setenv("ATOLL_TEST_ABUSE", abuseProgram(t))
+	asUserWithRange(t, "^(TestLayers|TestManyLayers|TestScratch|TestImageSays|TestImageIsHeld|TestAbuseLayers)$")
 }
 
 // tree returns every path of a sandbox's folder, with what files hold.

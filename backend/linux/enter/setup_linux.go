@@ -813,7 +813,7 @@ func (s *setup) inRoot(p string, create bool, mode uint32) (int, error) {
 	defer unix.Close(root)
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
 	p = path.Clean("/" + p)
-	fd, err := unix.Openat2(root, p, &how)
+	fd, err := openIn(root, p, &how)
 	if err != unix.ENOENT || !create {
 		return fd, err
 	}
@@ -825,7 +825,19 @@ func (s *setup) inRoot(p string, create bool, mode uint32) (int, error) {
 	if err := unix.Mkdirat(parent, path.Base(p), mode); err != nil && err != unix.EEXIST {
 		return -1, err
 	}
-	return unix.Openat2(root, p, &how)
+	return openIn(root, p, &how)
+}
+
+// openIn is openat2, again as long as something was renamed or mounted
+// anywhere on the host meanwhile: the kernel then cannot tell whether a ".."
+// led out.
+func openIn(root int, p string, how *unix.OpenHow) (fd int, err error) {
+	for range 10_000 {
+		if fd, err = unix.Openat2(root, p, how); err != unix.EAGAIN && err != unix.EINTR {
+			break
+		}
+	}
+	return fd, err
 }
 
 // place is inRoot, with create, for what must be a directory in any image.
