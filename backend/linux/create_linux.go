@@ -93,7 +93,7 @@ func (rt *Runtime) Create(ctx context.Context, spec sandbox.Spec) (_ sandbox.San
 			}
 			var e *sandbox.Error
 			if !errors.As(err, &e) {
-				err = &sandbox.Error{Kind: sandbox.Internal, Msg: "the sandbox could not be made", Err: fmt.Errorf("%s: %w", st.name, err)}
+				err = notMade(fmt.Errorf("%s: %w", st.name, err))
 			}
 			return nil, sandbox.At(op, id, err)
 		}
@@ -373,6 +373,16 @@ func (m *making) startGuest() error {
 	m.box.init = &process{pid: pid, fd: pidfd}
 	m.undo.add(func() error { return m.box.init.end(context.WithoutCancel(m.ctx)) })
 	return nil
+}
+
+// notMade returns what a caller is told when a step failed.
+func notMade(err error) error {
+	for _, no := range []error{unix.ENOSPC, unix.EDQUOT, unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
+		if errors.Is(err, no) {
+			return &sandbox.Error{Kind: sandbox.Exhausted, Msg: "the host has no room for another sandbox: " + no.Error(), Hint: "make room where the state folder is, or remove sandboxes", Err: err}
+		}
+	}
+	return &sandbox.Error{Kind: sandbox.Internal, Msg: "the sandbox could not be made", Err: err}
 }
 
 // guestArgv is how a guest is known among the host's processes.

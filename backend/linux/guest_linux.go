@@ -16,6 +16,16 @@ import (
 //go:embed all:guestbin
 var guestbin embed.FS
 
+// GuestProgram returns the guest program that is built into this one, nil if
+// none is. It is for backends that bring it to other places.
+func GuestProgram() []byte {
+	b, err := guestbin.ReadFile("guestbin/atoll-guest")
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
 // guestProgram returns a descriptor of the guest program, sealed so that
 // nothing that ever runs it can change it (CVE-2019-5736). All sandboxes share
 // its pages.

@@ -211,14 +211,14 @@ func TestRuntimeOfLayers(t *testing.T) {
 // id. TestAbuseAsUser has TestAbuseLayers.
 func TestLayersAsUser(t *testing.T) {
 	t.Setenv("ATOLL_TEST_ABUSE", abuseProgram(t))
-	asUser(t, "^(TestLayers|TestManyLayers|TestScratch|TestImageSays|TestImageIsHeld|TestRuntimeOfLayers)$")
+	asUser(t, "^(TestLayers|TestManyLayers|TestScratch|TestImageSays|TestImageIsHeld|TestMountOfImageUser|TestImageNamesLoopback|TestRuntimeOfLayers)$")
 }
 
 // TestLayersAsUserWithRange is the same for a user who was given a range of
 // ids.
 func TestLayersAsUserWithRange(t *testing.T) {
 	t.Setenv("ATOLL_TEST_ABUSE", abuseProgram(t))
-	asUserWithRange(t, "^(TestLayers|TestManyLayers|TestScratch|TestImageSays|TestImageIsHeld|TestAbuseLayers)$")
+	asUserWithRange(t, "^(TestLayers|TestManyLayers|TestScratch|TestImageSays|TestImageIsHeld|TestMountOfImageUser|TestImageNamesLoopback|TestAbuseLayers)$")
 }
 
 // tree returns every path of a sandbox's folder, with what files hold.
@@ -415,6 +415,50 @@ func TestImageSays(t *testing.T) {
 		t.Errorf("a working directory that cannot be: %v", err)
 	}
 	k.holds(t, 4)
+}
+
+// Whom the image's own user is decides whose a mount is, inside and outside.
+func TestMountOfImageUser(t *testing.T) {
+	libraries, programs := userland(t)
+	rt, _ := keeping(t, linux.Root{User: "node"}, libraries, programs, layer{"etc/passwd": imagePasswd + "node:x:77:77::/:/bin/sh\n"},
+		layer{"etc/passwd": imagePasswd + "node:x:1234:1235::/home/node:/bin/sh\n"}, layer{"etc/other": ""})
+	source := t.TempDir()
+	sb, err := rt.Create(t.Context(), sandbox.Spec{Image: "it", Mounts: []sandbox.Mount{{Source: source, Target: "/mnt/it"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := sandbox.Capture(t.Context(), sb, 1000, sandbox.Cmd{Args: []string{"sh", "-c", "stat -c %u /mnt/it; echo well >/mnt/it/file"}})
+	if err != nil || !r.Success() || os.Getenv("ATOLL_TEST_USER") == "" && string(r.Stdout) != "1234\n" {
+		t.Errorf("%v %+v %s%s", err, r.Exit, r.Stdout, r.Stderr)
+	}
+	if b, err := os.ReadFile(filepath.Join(source, "file")); string(b) != "well\n" {
+		t.Errorf("outside: %q %v", b, err)
+	}
+}
+
+// "localhost" is known in an image that says nothing of it, and as the image
+// says in one that does.
+func TestImageNamesLoopback(t *testing.T) {
+	for name, c := range map[string]struct {
+		layer layer
+		want  string
+	}{
+		"none":  {layer{"file": ""}, "127.0.0.1 localhost\n::1 localhost\n"},
+		"empty": {layer{"etc/hosts": ""}, "127.0.0.1 localhost\n::1 localhost\n"},
+		"own":   {layer{"etc/hosts": "10.0.0.1 it\n"}, "10.0.0.1 it\n"},
+		"link":  {layer{"etc/hosts": linkTo + "/etc/hostile", "etc/hostile": ""}, ""},
+	} {
+		rt, _ := keeping(t, linux.Root{}, c.layer)
+		for _, spec := range []sandbox.Spec{{Image: "it"}, {Image: "it", ReadOnlyRoot: true}} {
+			sb, err := rt.Create(t.Context(), spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b, err := sandbox.ReadFile(t.Context(), sb, "/etc/hosts", 1000); err != nil || string(b) != c.want {
+				t.Errorf("%s: %q %v", name, b, err)
+			}
+		}
+	}
 }
 
 // A daemon that comes back holds the images of what runs, and does without.

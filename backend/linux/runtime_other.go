@@ -14,6 +14,9 @@ type Runtime struct{}
 
 var errNotLinux = sandbox.Errorf(sandbox.Unsupported, "backend", "this is not Linux").WithHint("use another backend, or run atoll in a Linux machine")
 
+// GuestProgram returns nil: none is built in here.
+func GuestProgram() []byte { return nil }
+
 // New answers [sandbox.Unsupported].
 func New(Config) (*Runtime, error) { return nil, errNotLinux }
 

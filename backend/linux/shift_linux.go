@@ -1,11 +1,14 @@
 package linux
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -56,7 +59,8 @@ func (m *making) mountTree(mt *mount) (enter.Source, error) {
 	}
 	opt := treeOptions{readOnly: mt.ReadOnly}
 	if m.rt.host.shift {
-		users, err := m.rt.ownerNamespace(int(mt.stat.Uid), int(mt.stat.Gid), m.owner()+m.insideID())
+		uid, gid := m.inside()
+		users, err := m.rt.ownerNamespace(int(mt.stat.Uid), int(mt.stat.Gid), m.owner()+uid, m.owner()+gid)
 		if err != nil {
 			return enter.Source{}, err
 		}
@@ -72,24 +76,80 @@ func (m *making) mountTree(mt *mount) (enter.Source, error) {
 	return s, err
 }
 
-// insideID is who in the sandbox owns what is mounted: its user, where that
-// is known before the image is there.
-func (m *making) insideID() int {
-	user := m.box.rec.Info.User
-	for i, c := range user {
-		if c == ':' {
-			user = user[:i]
+// inside is who in the sandbox owns what is mounted: its user, as the guest
+// will find it in the image.
+func (m *making) inside() (uid, gid int) {
+	user, group, hasGroup := strings.Cut(m.box.rec.Info.User, ":")
+	uid, err := strconv.Atoi(user)
+	for _, f := range m.img.database("etc/passwd", 7) {
+		u, err1 := strconv.Atoi(f[2])
+		g, err2 := strconv.Atoi(f[3])
+		if err1 == nil && err2 == nil && (f[0] == user || err == nil && u == uid) {
+			uid, gid = u, g
 			break
 		}
 	}
-	if id, err := strconv.Atoi(user); err == nil && id >= 0 && id < rangeSize {
-		return id
+	if hasGroup {
+		if gid, err = strconv.Atoi(group); err != nil {
+			for _, f := range m.img.database("etc/group", 4) {
+				if g, err := strconv.Atoi(f[2]); err == nil && f[0] == group {
+					gid = g
+					break
+				}
+			}
+		}
 	}
-	if user == "user" && m.img.host {
-		return 1000
+	if uid < 0 || uid >= rangeSize || gid < 0 || gid >= rangeSize {
+		return 0, 0
 	}
-	return 0
+	return uid, gid
 }
+
+// database returns the entries of an image's /etc/passwd or /etc/group, which
+// have n fields.
+func (img *image) database(name string, n int) (entries [][]string) {
+	over := img.layers[0]
+	for _, dir := range over.dirs {
+		at, path := unix.AT_FDCWD, dir
+		if over.file != nil {
+			at, path = int(over.file.Fd()), "."
+		}
+		folder, err := unix.Openat(at, path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil
+		}
+		// A link of the image's is not followed, on this side.
+		fd, err := unix.Openat2(folder, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV})
+		unix.Close(folder)
+		if err == unix.ENOENT {
+			continue // a lower one may have it
+		}
+		if err != nil {
+			return nil
+		}
+		found := os.NewFile(uintptr(fd), name)
+		defer found.Close()
+		if st, err := found.Stat(); err != nil || !st.Mode().IsRegular() { // a device is not even opened
+			return nil
+		}
+		f, err := os.Open("/proc/self/fd/" + strconv.Itoa(fd))
+		if err != nil {
+			return nil
+		}
+		defer f.Close()
+		for sc := bufio.NewScanner(io.LimitReader(f, maxDatabase)); sc.Scan(); {
+			if e := strings.Split(sc.Text(), ":"); len(e) == n {
+				entries = append(entries, e)
+			}
+		}
+		return entries
+	}
+	return nil
+}
+
+// maxDatabase is how much of an image's /etc/passwd is read.
+const maxDatabase = 1 << 20
 
 // detached clones the mount at f, with what opt says, and hands it over.
 func (m *making) detached(f *os.File, opt treeOptions, recursive uint) (enter.Source, error) {
@@ -127,8 +187,9 @@ func (p *process) userNamespace() (*os.File, error) {
 }
 
 // ownerNamespace returns a user namespace that does nothing but shift: what
-// uid and gid own on disk, inside owns in the sandbox. The caller closes it.
-func (rt *Runtime) ownerNamespace(uid, gid, inside int) (*os.File, error) {
+// uid and gid own on disk, the host ids toUID and toGID own where it is shown.
+// The caller closes it.
+func (rt *Runtime) ownerNamespace(uid, gid, toUID, toGID int) (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -142,8 +203,8 @@ func (rt *Runtime) ownerNamespace(uid, gid, inside int) (*os.File, error) {
 	defer null.Close()
 	pid, pidfd, err := rt.launcher.Start(launch.Request{
 		Args: []string{"atoll-guest", "--hold"}, Flags: unix.CLONE_NEWUSER,
-		UIDs: []launch.Map{{Inside: uid, Host: inside, Size: 1}},
-		GIDs: []launch.Map{{Inside: gid, Host: inside, Size: 1}},
+		UIDs: []launch.Map{{Inside: uid, Host: toUID, Size: 1}},
+		GIDs: []launch.Map{{Inside: gid, Host: toGID, Size: 1}},
 	}, nil, r, null, null)
 	if err != nil {
 		return nil, noNamespaces(err)
@@ -159,7 +220,7 @@ func (rt *Runtime) ownerNamespace(uid, gid, inside int) (*os.File, error) {
 // canShift tries whether the host's system directories can be shown with
 // shifted ids (Linux 5.12, and 5.19 below an overlay).
 func canShift(rt *Runtime) (bool, string) {
-	users, err := rt.ownerNamespace(0, 0, rt.cfg.FirstID)
+	users, err := rt.ownerNamespace(0, 0, rt.cfg.FirstID, rt.cfg.FirstID)
 	if err != nil {
 		return false, err.Error()
 	}

@@ -31,6 +31,7 @@ var steps = []struct {
 	{"attach sources", (*setup).attachSources},
 	{"mount the layers", (*setup).mountLayers},
 	{"make directories", (*setup).makeDirs},
+	{"name the loopback", (*setup).nameLoopback},
 	{"mount /dev", (*setup).mountDev},
 	{"mount /proc", (*setup).mountProc},
 	{"mount /sys", (*setup).mountSys},
@@ -347,6 +348,37 @@ func (s *setup) own(fd int, d Dir) error {
 	return unix.Chmod(fdPath(fd), d.Mode)
 }
 
+// hosts is what /etc/hosts has in an image that leaves it to others.
+const hosts = "127.0.0.1 localhost\n::1 localhost\n"
+
+// nameLoopback gives an image a /etc/hosts that has none, or an empty one, as
+// images that are built do. One that has something else there keeps it.
+func (s *setup) nameLoopback() error {
+	etc, err := s.inRoot("/etc", true, 0o755)
+	if err != nil {
+		return nil // the image's own affair
+	}
+	defer unix.Close(etc)
+	const flags = unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	var st unix.Stat_t
+	err = unix.Fstatat(etc, "hosts", &st, unix.AT_SYMLINK_NOFOLLOW)
+	fd := -1
+	switch {
+	case err == unix.ENOENT:
+		fd, err = unix.Openat(etc, "hosts", flags|unix.O_CREAT|unix.O_EXCL, 0o644)
+	case err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == 0:
+		fd, err = unix.Openat(etc, "hosts", flags, 0)
+	}
+	if err == nil && fd >= 0 {
+		_, err = unix.Write(fd, []byte(hosts))
+		unix.Close(fd)
+	}
+	if err != nil {
+		s.gaps = append(s.gaps, "/etc/hosts: "+err.Error())
+	}
+	return nil
+}
+
 // mountDev shows the fixtures' /dev, which has a file for each device, the
 // usual links, and nothing else, and mounts each device over its file.
 func (s *setup) mountDev() error {
@@ -469,7 +501,8 @@ func (s *setup) bind() error {
 	for _, b := range s.req.Binds {
 		fd, err := s.bindTarget(b)
 		if err != nil {
-			return step(b.Target, err)
+			return &proto.Failure{Kind: "invalid", Field: "mounts.target", Msg: b.Target + " of the image is not where something can be mounted",
+				Hint: "choose another path, such as /mnt/data", Log: b.Target + ": " + err.Error()}
 		}
 		// Private: what is mounted below it on the host later stays there.
 		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
