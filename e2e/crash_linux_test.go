@@ -24,6 +24,7 @@ const crashToken = "e2b_0123456789abcdef0123456789abcdef01234567"
 type daemon struct {
 	*exec.Cmd
 	client *client.Client
+	host   string // where it listens
 }
 
 // startDaemon starts the program on the state folder dir and returns when it
@@ -57,7 +58,7 @@ func startDaemon(t *testing.T, program, dir string) *daemon {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &daemon{cmd, c}
+	return &daemon{cmd, c, address}
 }
 
 // kill ends the daemon as a crash would.
@@ -89,10 +90,9 @@ func TestNothingAcknowledgedIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	program := filepath.Join(filepath.Dir(guestProgram), "atoll")
-	build := exec.Command("go", "build", "-o", program, "github.com/atoll-run/atoll/cmd/atoll")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	program, err := buildDaemon()
+	if err != nil {
+		t.Fatal(err)
 	}
 	config := fmt.Sprintf("[linux]\nguest = %q\n[warm]\nmax = 2\nafter = 1\n", guestProgram)
 	if err := os.WriteFile(filepath.Join(dir, "atoll.toml"), []byte(config), 0o600); err != nil {
