@@ -118,6 +118,9 @@ func (m *making) findImage() (err error) {
 
 func (m *making) checkMounts() (err error) {
 	m.ask, m.same, err = m.rt.mounts(&m.spec)
+	if m.rt.checked != nil {
+		m.rt.checked()
+	}
 	return err
 }
 

@@ -3,9 +3,22 @@
 package docker_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
 
 	"github.com/atoll-run/atoll/backend/docker"
 	"github.com/atoll-run/atoll/internal/dockerd"
@@ -55,7 +68,9 @@ func newRuntime(t *testing.T, cfg docker.Config) *docker.Runtime {
 	if cfg.State == "" {
 		cfg.State = t.TempDir()
 	}
-	cfg.Pull = docker.PullNever
+	if cfg.Pull == "" {
+		cfg.Pull = docker.PullNever
+	}
 	cfg.Log = slog.New(slog.NewTextHandler(testWriter{t}, nil))
 	rt, err := docker.New(context.Background(), cfg)
 	if err != nil {
@@ -71,4 +86,400 @@ type testWriter struct{ t *testing.T }
 func (w testWriter) Write(p []byte) (int, error) {
 	w.t.Logf("%s", p)
 	return len(p), nil
+}
+
+// stage is an engine with the image of the tests.
+type stage struct {
+	*dockerd.Engine
+	guest string
+	api   *client.Client
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	e := dockerd.Start(t)
+	e.Import(t, imageName, dockerd.HostRoot(t))
+	api, err := client.New(client.WithHost(e.Host))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { api.Close() })
+	return &stage{e, dockerd.Guest(t), api}
+}
+
+// ours returns the engine's containers.
+func (s *stage) ours(t *testing.T) []container.Summary {
+	t.Helper()
+	l, err := s.api.ContainerList(t.Context(), client.ContainerListOptions{All: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Items
+}
+
+// create makes a sandbox, which is removed in the end if rt still is open.
+func create(t *testing.T, rt sandbox.Runtime, change func(*sandbox.Spec)) sandbox.Sandbox {
+	t.Helper()
+	spec := sandbox.Spec{Image: imageName}
+	if change != nil {
+		change(&spec)
+	}
+	sb, err := rt.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sb
+}
+
+// run returns what a script prints.
+func run(t *testing.T, sb sandbox.Sandbox, script string) string {
+	t.Helper()
+	r, err := sandbox.Capture(t.Context(), sb, 1<<20, sandbox.Cmd{Args: []string{"sh", "-c", script}})
+	if err != nil {
+		t.Fatalf("%s: %v", script, err)
+	}
+	if !r.Success() {
+		t.Logf("%s: %+v: %s", script, r.Exit, r.Stderr)
+	}
+	return string(r.Stdout)
+}
+
+func until(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !f(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain for this: %s", what)
+		}
+	}
+}
+
+// TestLife is what the suite does not look at, on one engine.
+func TestLife(t *testing.T) {
+	s := newStage(t)
+	config := func() docker.Config { return docker.Config{Host: s.Host, Guest: s.guest} }
+
+	t.Run("Restart", func(t *testing.T) {
+		cfg := config()
+		cfg.State = t.TempDir()
+		rt := newRuntime(t, cfg)
+		sb := create(t, rt, func(s *sandbox.Spec) {
+			s.Env = map[string]string{"SECRET": "hush"}
+			s.Labels = map[string]string{"a": "b"}
+		})
+		id, err := sb.(sandbox.Detacher).StartDetached(t.Context(), sandbox.Cmd{Args: []string{"sh", "-c", "while :; do echo tick; sleep 0.05; done"}}, sandbox.DetachOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		bound, err := sb.Start(t.Context(), sandbox.Cmd{Args: []string{"sh", "-c", "while :; do sleep 1; done"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		paused := create(t, rt, nil)
+		if err := paused.(sandbox.Pauser).Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		expired := create(t, rt, func(s *sandbox.Spec) { s.Expires = time.Now().Add(5 * time.Second) })
+		info, err := expired.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := rt.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := bound.Wait(); err == nil {
+			t.Error("Wait says nothing of the daemon's end")
+		}
+		before := len(s.ours(t))
+		time.Sleep(time.Until(info.Expires))
+
+		rt = newRuntime(t, cfg)
+		if n := len(s.ours(t)); before != 3 || n != 2 {
+			t.Errorf("%d containers, then %d, want 3 and without the expired one 2", before, n)
+		}
+		again, err := rt.Open(t.Context(), sb.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		i, err := again.Info(t.Context())
+		if err != nil || i.Labels["a"] != "b" || i.State != sandbox.Running {
+			t.Errorf("Info after the restart: %+v, %v", i, err)
+		}
+		if got := run(t, again, "echo $SECRET"); got != "hush\n" {
+			t.Errorf("the environment is %q", got)
+		}
+		out, err := again.(sandbox.Detacher).Output(t.Context(), id, 0, 100, time.Minute)
+		if err != nil || len(out.Chunks) == 0 || !strings.HasPrefix(string(out.Chunks[0].Data), "tick\n") {
+			t.Errorf("output of the detached process: %+v, %v", out, err)
+		}
+		ps, err := again.(sandbox.Detacher).Processes(t.Context())
+		if err != nil || len(ps) != 2 {
+			t.Errorf("processes: %+v, %v; want the detached one and the one that was bound", ps, err)
+		}
+		p, err := rt.Open(t.Context(), paused.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i, err := p.Info(t.Context()); err != nil || i.State != sandbox.Paused {
+			t.Errorf("the paused one: %+v, %v", i.State, err)
+		}
+		if err := p.(sandbox.Pauser).Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := run(t, p, "echo awake"); got != "awake\n" {
+			t.Errorf("the resumed one printed %q", got)
+		}
+		for _, sb := range []sandbox.Sandbox{again, p} {
+			if err := sb.Remove(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if left := s.ours(t); len(left) != 0 {
+			t.Errorf("left: %+v", left)
+		}
+	})
+
+	t.Run("Secrets", func(t *testing.T) {
+		rt := newRuntime(t, config())
+		sb := create(t, rt, func(s *sandbox.Spec) {
+			s.Env = map[string]string{"TOKEN": "hush-hush"}
+			s.Labels = map[string]string{"of": "the tenant's"}
+		})
+		defer sb.Remove(context.Background())
+		for _, c := range s.ours(t) {
+			r, err := s.api.ContainerInspect(t.Context(), c.ID, client.ContainerInspectOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if bytes.Contains(r.Raw, []byte("hush")) || bytes.Contains(r.Raw, []byte("tenant")) {
+				t.Errorf("the engine shows what it must not know: %s", r.Raw)
+			}
+		}
+	})
+
+	t.Run("Hardened", func(t *testing.T) {
+		rt := newRuntime(t, config())
+		sb := create(t, rt, nil)
+		defer sb.Remove(context.Background())
+		status := run(t, sb, "cat /proc/self/status")
+		for _, want := range []string{"CapInh:\t0000000000000000", "CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "CapAmb:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"} {
+			if !strings.Contains(status, want+"\n") {
+				t.Errorf("a process lacks %q: %s", want, status)
+			}
+		}
+		for script, want := range map[string]string{
+			"rm -f /.atoll/atoll-guest; echo x > /.atoll/atoll-guest; ls /.atoll":       "atoll-guest\n", // read-only
+			"cat /etc/resolv.conf | grep -v '^#' | grep -v 127.0.0.1 | grep nameserver": "",
+			"mount -t tmpfs x /mnt; unshare -r true && echo nested":                     "",
+			"prlimit --locks=5 true && echo shed":                                       "",
+		} {
+			if got := run(t, sb, script); got != want {
+				t.Errorf("%s printed %q, want %q", script, got, want)
+			}
+		}
+		// The guest's socket is for the engine's execs alone.
+		r, err := sandbox.Capture(t.Context(), sb, 1000, sandbox.Cmd{Args: []string{"perl", "-e",
+			`use Socket; socket(S, PF_UNIX, SOCK_STREAM, 0) or die; connect(S, pack("Sa*", 1, "\0atoll-guest")) or die "connect: $!"; $n = sysread(S, $b, 1); print defined $n ? "end $n" : "$!"`}})
+		if err != nil || string(r.Stdout) != "end 0" && !strings.Contains(string(r.Stdout), "reset") {
+			t.Errorf("who connects to the guest gets %q, %q, %v", r.Stdout, r.Stderr, err)
+		}
+	})
+
+	t.Run("OutOfMemory", func(t *testing.T) {
+		rt := newRuntime(t, config())
+		sb := create(t, rt, func(s *sandbox.Spec) { s.Limits.Memory = 64 << 20 })
+		defer sb.Remove(context.Background())
+		r, err := sandbox.Capture(t.Context(), sb, 1000, sandbox.Cmd{Args: []string{"perl", "-e", "$x = 'x' x 300_000_000; print 1"}})
+		if err != nil || r.Reason != sandbox.OutOfMemory {
+			t.Errorf("it ended with %+v, %v", r.Exit, err)
+		}
+		if got := run(t, sb, "echo alive"); got != "alive\n" {
+			t.Errorf("the sandbox printed %q", got)
+		}
+	})
+
+	t.Run("ForkBomb", func(t *testing.T) {
+		rt := newRuntime(t, config())
+		sb := create(t, rt, func(s *sandbox.Spec) { s.Limits.PIDs = 50 })
+		defer sb.Remove(context.Background())
+		got := strings.TrimSpace(run(t, sb, "i=0; while [ $i -lt 200 ]; do sleep 60 & i=$((i+1)); done 2>/dev/null; ls -d /proc/[0-9]* | wc -l"))
+		if n, _ := strconv.Atoi(got); n > 90 {
+			t.Errorf("%s processes under a limit of 50", got)
+		}
+	})
+
+	t.Run("ReadOnlyRoot", func(t *testing.T) {
+		rt := newRuntime(t, config())
+		sb := create(t, rt, func(s *sandbox.Spec) { s.ReadOnlyRoot = true; s.Workdir = "/srv/app"; s.User = "user" })
+		defer sb.Remove(context.Background())
+		if got := run(t, sb, "pwd; for d in /tmp /workspace /var/tmp; do touch $d/x && echo $d; done; touch /opt/x 2>/dev/null && echo wrong"); got != "/srv/app\n/tmp\n/workspace\n/var/tmp\n" {
+			t.Errorf("it printed %q", got)
+		}
+	})
+
+	t.Run("Mounts", func(t *testing.T) {
+		cfg := config()
+		allowed, other := t.TempDir(), t.TempDir()
+		cfg.MountRoots = []string{allowed}
+		if err := os.Symlink(other, filepath.Join(allowed, "out")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(filepath.Join(allowed, "in"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		rt := newRuntime(t, cfg)
+		for source, within := range map[string]string{other: "", filepath.Join(allowed, "out"): "", "/etc": "", "/": "", filepath.Join(allowed, "in"): filepath.Join(allowed, "elsewhere"), s.Dir: ""} {
+			sb, err := rt.Create(t.Context(), sandbox.Spec{Image: imageName, Mounts: []sandbox.Mount{{Source: source, Target: "/mnt/x", Within: within}}})
+			if !errors.Is(err, sandbox.Denied) {
+				t.Errorf("%s within %q: %v, want Denied", source, within, err)
+			}
+			if err == nil {
+				sb.Remove(context.Background())
+			}
+		}
+		sb := create(t, rt, func(s *sandbox.Spec) {
+			s.Mounts = []sandbox.Mount{{Source: filepath.Join(allowed, "in"), Target: "/mnt/x", Within: allowed}}
+		})
+		run(t, sb, "echo x > /mnt/x/f")
+		sb.Remove(context.Background())
+		if _, err := os.Stat(filepath.Join(allowed, "in", "f")); err != nil {
+			t.Error(err)
+		}
+	})
+
+	// The path leads elsewhere once it was looked at, before the engine does.
+	t.Run("MountRace", func(t *testing.T) {
+		cfg := config()
+		root, secret := t.TempDir(), t.TempDir()
+		cfg.MountRoots = []string{root}
+		dir := filepath.Join(root, "d")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		rt := newRuntime(t, cfg)
+		docker.AfterChecks(rt, func() {
+			if err := os.Rename(dir, dir+".was"); err != nil {
+				t.Error(err)
+			}
+			if err := os.Symlink(secret, dir); err != nil {
+				t.Error(err)
+			}
+		})
+		sb, err := rt.Create(t.Context(), sandbox.Spec{Image: imageName, Mounts: []sandbox.Mount{{Source: dir, Target: "/mnt/x"}}})
+		if !errors.Is(err, sandbox.Denied) {
+			t.Errorf("Create: %v, want Denied", err)
+		}
+		if err == nil {
+			sb.Remove(context.Background())
+		}
+		if left := s.ours(t); len(left) != 0 {
+			t.Errorf("left: %+v", left)
+		}
+	})
+
+	t.Run("TwoDaemons", func(t *testing.T) {
+		a, b := newRuntime(t, config()), newRuntime(t, config())
+		sa, sb := create(t, a, nil), create(t, b, nil)
+		defer sb.Remove(context.Background())
+		defer sa.Remove(context.Background())
+		if _, err := b.Open(t.Context(), sa.ID()); !errors.Is(err, sandbox.NotExist) {
+			t.Errorf("one finds the other's: %v", err)
+		}
+		c := newRuntime(t, config()) // which recovers, and leaves both alone
+		c.Close()
+		if n := len(s.ours(t)); n != 2 {
+			t.Errorf("%d containers, want 2", n)
+		}
+		if got := run(t, sa, "echo a") + run(t, sb, "echo b"); got != "a\nb\n" {
+			t.Errorf("they printed %q", got)
+		}
+	})
+
+	t.Run("Orphans", func(t *testing.T) {
+		cfg := config()
+		cfg.State = t.TempDir()
+		rt := newRuntime(t, cfg)
+		sb := create(t, rt, nil)
+		rt.Close()
+		// As after a crash in the middle of Create, and with the state lost.
+		if err := os.Remove(filepath.Join(cfg.State, "sandboxes", string(sb.ID())+".json")); err != nil {
+			t.Fatal(err)
+		}
+		rt = newRuntime(t, cfg)
+		if left := s.ours(t); len(left) != 0 {
+			t.Errorf("left: %+v", left)
+		}
+		rt.Close()
+	})
+
+	t.Run("RemovedByOthers", func(t *testing.T) {
+		rt := newRuntime(t, config())
+		sb := create(t, rt, nil)
+		p, err := sb.Start(t.Context(), sandbox.Cmd{Args: []string{"sleep", "3600"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.api.ContainerRemove(t.Context(), "atoll-"+string(sb.ID()), client.ContainerRemoveOptions{Force: true}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Wait(); !errors.Is(err, sandbox.NotExist) {
+			t.Errorf("Wait: %v, want NotExist", err)
+		}
+		until(t, "Open to say NotExist", func() bool {
+			_, err := rt.Open(t.Context(), sb.ID())
+			return errors.Is(err, sandbox.NotExist)
+		})
+	})
+
+	// What connects the daemon to the guest may end by itself.
+	t.Run("LostConnection", func(t *testing.T) {
+		rt := newRuntime(t, config())
+		sb := create(t, rt, nil)
+		defer sb.Remove(context.Background())
+		docker.Disconnect(rt, sb.ID())
+		until(t, "the sandbox to be reached again", func() bool {
+			r, err := sandbox.Capture(t.Context(), sb, 100, sandbox.Cmd{Args: []string{"echo", "back"}})
+			return err == nil && string(r.Stdout) == "back\n"
+		})
+	})
+}
+
+// TestNoEngine is about what is said when there is none.
+func TestNoEngine(t *testing.T) {
+	guest := filepath.Join(t.TempDir(), "guest")
+	if err := os.WriteFile(guest, []byte("x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Api-Version", "1.24")
+		w.Header().Set("Ostype", "linux")
+	}))
+	defer old.Close()
+	dead := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", dead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+	for _, c := range []struct {
+		name, host string
+		kind       sandbox.Kind
+		says       string
+	}{
+		{"missing", "unix:///no/such/docker.sock", sandbox.Unavailable, "start the engine"},
+		{"nobody listens", "unix://" + dead, sandbox.Unavailable, "nobody listens"},
+		{"too old", "tcp://" + old.Listener.Addr().String(), sandbox.Unsupported, "too old"},
+		{"ssh", "ssh://host", sandbox.Invalid, "unix:///PATH"},
+		{"nonsense", "nonsense", sandbox.Invalid, "unix:///PATH"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			rt, err := docker.New(t.Context(), docker.Config{Host: c.host, State: t.TempDir(), Guest: guest})
+			if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v, want %s with %q", err, c.kind, c.says)
+			}
+			if err == nil {
+				rt.Close()
+			}
+		})
+	}
 }

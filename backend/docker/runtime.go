@@ -52,6 +52,8 @@ type Runtime struct {
 	program []byte
 	volume  string // that holds the guest
 
+	checked func() // called when a Create has looked at its mounts; for tests, else nil
+
 	life context.Context // ends when the Runtime is closed
 	end  context.CancelFunc
 	work sync.WaitGroup // goroutines that watch sandboxes, and calls under way

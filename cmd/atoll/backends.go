@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/atoll-run/atoll/backend/docker"
 	"github.com/atoll-run/atoll/backend/linux"
 	"github.com/atoll-run/atoll/backend/memory"
 	"github.com/atoll-run/atoll/sandbox"
@@ -25,6 +26,7 @@ type backend struct {
 // backends is the list. The first is the default.
 var backends = []backend{
 	{"linux", "namespaces of this machine's Linux kernel", openLinux},
+	{"docker", "containers of a Docker or Podman engine", openDocker},
 	{"memory", "a pretended Unix of Go functions, for trying things out; isolates nothing, and nothing outlives the daemon", openMemory},
 }
 
@@ -64,12 +66,32 @@ func (c *Config) private() []string {
 	return append(p, c.Audit.files(c.State)...)
 }
 
+func openDocker(ctx context.Context, c *Config, dir string, log *slog.Logger) (sandbox.Runtime, error) {
+	return docker.New(ctx, docker.Config{
+		Host:       c.Docker.Host,
+		Runtime:    c.Docker.Runtime,
+		Image:      c.Docker.Image,
+		Pull:       docker.Pull(c.Docker.Pull),
+		Guest:      c.Docker.Guest,
+		Program:    linux.GuestProgram(),
+		State:      dir,
+		MountRoots: c.mountRoots(),
+		Private:    c.private(),
+		Log:        log,
+		Progress: func(p docker.Progress) {
+			if p.Total == 0 { // what has bytes comes many times a second
+				log.Debug("pulling", "image", p.Image, "layer", p.Layer, "status", p.Status)
+			}
+		},
+	})
+}
+
 func openMemory(context.Context, *Config, string, *slog.Logger) (sandbox.Runtime, error) {
 	return memory.New(memory.Config{}), nil
 }
 
 // later are backends that the design has and this program has not.
-var later = []string{"host", "docker", "kube", "box", "opensandbox", "aio", "e2b"}
+var later = []string{"host", "kube", "box", "opensandbox", "aio", "e2b"}
 
 // backendNamed returns the backend with this name.
 func backendNamed(name string) (backend, error) {

@@ -96,6 +96,9 @@ type Config struct {
 
 	// Linux is for the linux backend alone.
 	Linux LinuxConfig `toml:"linux"`
+
+	// Docker is for the docker backend alone.
+	Docker DockerConfig `toml:"docker"`
 }
 
 // LinuxConfig is the part of the file that the linux backend reads.
@@ -107,6 +110,27 @@ type LinuxConfig struct {
 	// CgroupParent is the cgroup below which sandboxes get theirs; "" is the
 	// daemon's own.
 	CgroupParent string `toml:"cgroup_parent"`
+}
+
+// DockerConfig is the part of the file that the docker backend reads.
+type DockerConfig struct {
+	// Host is where the engine listens, unix:///PATH or tcp://HOST:PORT; "" is
+	// what DOCKER_HOST says, else the first usual socket that is there.
+	Host string `toml:"host"`
+
+	// Runtime is the OCI runtime that the engine uses, such as runsc; "" is
+	// the engine's default.
+	Runtime string `toml:"runtime"`
+
+	// Image is what a sandbox gets that names none; "" is the backend's own.
+	Image string `toml:"image"`
+
+	// Pull says when images are fetched: missing, never, always; "" is missing.
+	Pull string `toml:"pull"`
+
+	// Guest is the program that runs inside; "" is the one that the binary
+	// holds, or atoll-guest beside it.
+	Guest string `toml:"guest"`
 }
 
 // secretFlag makes a secret a flag that does not show its value.

@@ -138,6 +138,7 @@ var tables = []table{
 	{"[warm]", []string{"warm"}, "the sandboxes that are ready before anyone asks"},
 	{"[audit]", []string{"audit"}, "the record of who did what where"},
 	{"[linux]", []string{"linux"}, "the linux backend"},
+	{"[docker]", []string{"docker"}, "the docker backend"},
 }
 
 // A settingName is what a setting is called in the three places. key is ""

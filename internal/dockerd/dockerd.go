@@ -171,7 +171,7 @@ func HostRoot(t *testing.T) io.Reader {
 		dir(filepath.Dir(p))
 		have[p] = true
 		mode := int64(0o755)
-		if p == "/tmp" {
+		if p == "/tmp" || p == "/var/tmp" {
 			mode = 0o1777
 		}
 		put(t, w, &tar.Header{Typeflag: tar.TypeDir, Name: p[1:] + "/", Mode: mode}, nil)
