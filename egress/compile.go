@@ -317,7 +317,7 @@ func (c *Compiled) decide(q *query) Verdict {
 func (l *layer) refusal(q *query) string {
 	if q.name != "" && !q.resolve {
 		byName := query{name: q.name, resolve: true}
-		if m := l.match(&byName); m >= 0 && l.rules[m].allow {
+		if m := l.named(len(l.rules), &byName); m < len(l.rules) && l.rules[m].allow {
 			return "blocked by policy: host " + q.name + " is on the allow list, but not for " + q.service()
 		}
 	}
