@@ -227,6 +227,9 @@ func (e *Engine) rest(en *entry) {
 	defer e.mu.Unlock()
 	en.busy--
 	en.used = time.Now()
+	if e.below[en.inner] == en {
+		e.dirty[en.id] = true
+	}
 	if en.busy == 0 {
 		e.roomChanged()
 		e.rearm(en)
