@@ -89,7 +89,14 @@ func (rt *Runtime) image(ctx context.Context, name string) (*image, error) {
 	case rt.cfg.Images == nil:
 		return nil, sandbox.Errorf(sandbox.NotExist, "image", "there is no image %q", name).WithHint("use host, or dir:/path for an unpacked root file system")
 	}
-	root, err := rt.cfg.Images(ctx, name)
+	// What is being fetched is not waited for when the Runtime is closed.
+	fetching, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(rt.life, cancel)()
+	root, err := rt.cfg.Images(fetching, name)
+	if err != nil && ctx.Err() == nil && rt.life.Err() != nil {
+		return nil, sandbox.Errorf(sandbox.Closed, "", "the backend was closed")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -109,6 +116,9 @@ func (rt *Runtime) layeredImage(name string, root Root) (*image, error) {
 	}
 	bad := func(format string, args ...any) error {
 		return sandbox.Errorf(sandbox.Invalid, "image", "%q: "+format, append([]any{name}, args...)...).WithHint("use another image, or mend this one")
+	}
+	if img.name == "host" || strings.HasPrefix(img.name, "dir:") { // which nobody keeps: see hold
+		return nil, fmt.Errorf("image %q: it says that it is %q", name, img.name)
 	}
 	over := imageLayer{target: "/", name: "root"}
 	for _, dir := range slices.Backward(root.Layers) {

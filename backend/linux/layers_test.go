@@ -624,6 +624,78 @@ func TestAbuseLayers(t *testing.T) {
 	}
 }
 
+// Devices and setuid programs of a layer are neither: its keeper should have
+// left them out, and the mounts say so again.
+func TestAbuseLayerDevices(t *testing.T) {
+	if os.Getenv("ATOLL_TEST_USER") != "" {
+		t.Skip("needs root, to make devices")
+	}
+	rt, k := keeping(t, linux.Root{User: "1000"}, layer{"abuse": program + abuseProgram(t), "file": "text"})
+	dir := k.roots["it"].Layers[0]
+	if err := errors.Join(unix.Chmod(filepath.Join(dir, "abuse"), 0o6755), os.Mkdir(filepath.Join(dir, "hidden"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for name, dev := range map[string]uint64{"null": unix.Mkdev(1, 3), "mem": unix.Mkdev(1, 1), "kmsg": unix.Mkdev(1, 11), "hidden/zero": unix.Mkdev(1, 5)} {
+		p := filepath.Join(dir, name)
+		if err := errors.Join(unix.Mknod(p, unix.S_IFCHR, int(dev)), unix.Chmod(p, 0o666)); err != nil {
+			t.Skipf("no device can be made here: %v", err)
+		}
+	}
+	sb, err := rt.Create(t.Context(), sandbox.Spec{Image: "it"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sandbox.WriteFile(t.Context(), sb, "/workspace/.nonce", []byte("0123456789abcdef0123")); err != nil {
+		t.Fatal(err)
+	}
+	c := &cell{Sandbox: sb, nonce: "0123456789abcdef0123"}
+	try := func(probe ...string) map[string]string {
+		t.Helper()
+		r, err := sandbox.Capture(t.Context(), sb, 1<<20, sandbox.Cmd{Args: append([]string{"/abuse", c.nonce}, probe...)})
+		if err != nil || !r.Success() {
+			t.Fatalf("%v %+v %s", err, r.Exit, r.Stderr)
+		}
+		return verdicts(t, r.Stdout)
+	}
+	for p, got := range try("open", "/null", "/mem", "/kmsg", "/hidden/zero") {
+		if got != "EACCES" {
+			t.Errorf("a device of the image, %s: %s", p, got)
+		}
+	}
+	if got := try("open", "/file"); !strings.HasPrefix(got["/file"], "ok") {
+		t.Errorf("a file of the image: %s", got["/file"])
+	}
+	if s := try("status"); strings.Join(strings.Fields(s["Uid"]), " ") != "1000 1000 1000 1000" {
+		t.Errorf("a setuid program of the image runs as %q: %v", s["Uid"], s)
+	}
+}
+
+// An image that is being fetched is not waited for by who closes the Runtime.
+func TestCloseWhileFetching(t *testing.T) {
+	begun := make(chan struct{})
+	cfg := config(t)
+	cfg.Images = func(ctx context.Context, name string) (linux.Root, error) {
+		close(begun)
+		<-ctx.Done()
+		return linux.Root{}, ctx.Err()
+	}
+	rt := newRuntimeWith(t, cfg)
+	result := make(chan error)
+	go func() {
+		_, err := rt.Create(t.Context(), sandbox.Spec{Image: "slow"})
+		result <- err
+	}()
+	<-begun
+	closed := make(chan error)
+	go func() { closed <- rt.Close() }()
+	if err := <-result; !errors.Is(err, sandbox.Closed) {
+		t.Errorf("Create: %v", err)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
+
 // contents is what folders hold, and how.
 func contents(t *testing.T, dirs []string) (all []string) {
 	t.Helper()
