@@ -137,14 +137,17 @@ func (c *Compiled) Restrict(p Policy) (*Compiled, error) {
 	return &r, nil
 }
 
-// Policies returns the normal forms of what c was compiled from.
+// Policies returns the normal forms of what c was compiled from. They are the
+// caller's.
 func (c *Compiled) Policies() []Policy {
 	var all []Policy
 	for _, l := range c.layers {
-		p, err := l.policy.Normal()
-		if err == nil { // it was, when it was compiled
-			all = append(all, p)
+		p := l.policy
+		p.Rules = slices.Clone(p.Rules)
+		for i, r := range p.Rules {
+			p.Rules[i].Hosts, p.Rules[i].CIDRs, p.Rules[i].Ports = slices.Clone(r.Hosts), slices.Clone(r.CIDRs), slices.Clone(r.Ports)
 		}
+		all = append(all, p)
 	}
 	return all
 }
@@ -426,7 +429,7 @@ func (c *Compiled) Dial(name string, addr netip.Addr, port uint16, proto Protoco
 		return below("address " + addr.String() + " is " + why)
 	}
 	if (port == 53 || port == 853) && proto != ICMP && !c.floor.NameServers {
-		return below(fmt.Sprintf("%s port %d is for name servers", proto, port))
+		return below(fmt.Sprintf("%s port %d is for name servers other than the sandbox's own", proto, port))
 	}
 	return c.decide(&query{name: name, addr: Canonical(addr), port: port, protocol: proto})
 }

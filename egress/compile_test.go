@@ -366,7 +366,7 @@ func FuzzDial(f *testing.F) {
 		if few.Dial(name, a, port, proto).Allowed && !v.Allowed {
 			t.Fatalf("fewer rules allow more: %q %s %d %s", name, a, port, proto)
 		}
-		if v.Allowed && name != "" && !v.Allowed == open.Name(name).Allowed {
+		if v.Allowed && name != "" && !open.Name(name).Allowed {
 			if h, err := ParseHost(name); err != nil || h.Name() != "" {
 				t.Fatalf("%q may be dialled and not resolved", name)
 			}
@@ -383,7 +383,8 @@ func FuzzDial(f *testing.F) {
 				t.Fatalf("%s: by NAT64 %+v", u, w)
 			}
 			for _, e := range []netip.Addr{netip.AddrFrom16(six), netip.AddrFrom16([16]byte{0x20, 2, four[0], four[1], four[2], four[3]})} {
-				if _, blocked := (Floor{Except: []netip.Prefix{p("::/0")}}).Blocks(e); blocked != (func() bool { _, b := Floor{}.Blocks(u); return b })() {
+				// Where IPv6 is open, what IPv4 it leads to decides.
+				if _, got := (Floor{Except: []netip.Prefix{p("::/0")}}).Blocks(e); got != blocked {
 					t.Fatalf("%s is not decided as %s", e, u)
 				}
 			}

@@ -85,7 +85,8 @@ type special struct {
 // specials is the floor. Sources: IANA's IPv4 and IPv6 Special-Purpose Address
 // Registries (RFC 6890), the IPv6 address space (RFC 4291: only 2000::/3 is
 // global unicast), and the clouds' pages about their metadata services. The
-// longest prefix tells the reason.
+// longest prefix tells the reason. Mapped IPv6 (::ffff:0:0/96) is not here: it
+// is looked at as IPv4.
 var specials = []special{
 	{p("0.0.0.0/8"), "an address of this host", false},           // RFC 791; Linux connects 0.0.0.0 to itself
 	{p("10.0.0.0/8"), "a private address", false},                // RFC 1918
@@ -119,7 +120,6 @@ var specials = []special{
 	{p("::/96"), "IPv4 written as IPv6", false},              // compatible, RFC 4291, 2.5.5.1
 	{p("::/128"), "an address of this host", false},          // Linux connects :: to itself
 	{p("::1/128"), "an address of this host", false},         //
-	{p("::ffff:0:0/96"), "IPv4 written as IPv6", false},      // mapped; looked at as IPv4 before it comes here
 	{p("::ffff:0:0:0/96"), "IPv4 written as IPv6", false},    // translated, RFC 2765
 	{p("64:ff9b::/96"), "an address of a NAT64", false},      // RFC 6052
 	{p("64:ff9b:1::/48"), "an address of a NAT64", false},    // RFC 8215
