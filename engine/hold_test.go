@@ -481,6 +481,54 @@ func TestWhoWasUsedLastOutlivesARestart(t *testing.T) {
 	}
 }
 
+// TestAClockThatJumps starts on a store that was written when the clock was a
+// year ahead, or behind.
+func TestAClockThatJumps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const year = 365 * 24 * time.Hour
+		st := store.Memory()
+		b := newBelow()
+		put := func(name string, used, expires time.Time) sandbox.ID {
+			t.Helper()
+			sb, err := b.Runtime.Create(t.Context(), sandbox.Spec{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			rec := store.Record{ID: sb.ID(), Inner: sb.ID(), Owner: "alice", Names: []string{name}, Profile: "native", Created: used, Used: used, Expires: expires,
+				Spec: sandbox.Spec{Name: name, Idle: 10 * minute, Expires: expires}}
+			if err := st.Put(t.Context(), rec); err != nil {
+				t.Fatal(err)
+			}
+			return sb.ID()
+		}
+		now := time.Now()
+		ahead, behind, past, soon := put("ahead", now.Add(year), time.Time{}), put("behind", now.Add(-year), time.Time{}), put("past", now, now.Add(-year)), put("soon", now.Add(year), now.Add(minute))
+		for id, at := range map[sandbox.ID]time.Time{"buriedahead": now.Add(year), "buriedbehind": now.Add(-year)} {
+			if err := st.Bury(t.Context(), store.Tombstone{ID: id, Owner: "alice", Gone: sandbox.Gone{Why: sandbox.Pruned, At: at}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e := start(t, b, engine.Config{Store: st})
+		v := e.View("alice", "")
+		time.Sleep(time.Second)
+		gone(t, v, past, sandbox.Expired)
+		gone(t, v, "buriedahead", sandbox.Pruned)
+		for _, id := range []sandbox.ID{ahead, behind, soon} {
+			if _, ok := v.Peek(id); !ok {
+				t.Errorf("%s went", id)
+			}
+		}
+		time.Sleep(minute)
+		gone(t, v, soon, sandbox.Expired)
+		time.Sleep(10 * minute)
+		gone(t, v, ahead, sandbox.Unused)
+		gone(t, v, behind, sandbox.Unused)
+		if n := len(b.all(t)); n != 0 {
+			t.Errorf("there are %d below", n)
+		}
+	})
+}
+
 func TestNamesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, newBelow(), engine.Config{})

@@ -64,11 +64,13 @@ func (m *model) named(o sandbox.Owner, name string) *modelBox {
 // pass has the time come that it is.
 func (m *model) pass(now time.Time) {
 	for _, b := range m.boxes {
+		expired := !b.expires.IsZero() && !b.expires.After(now)
+		unused := b.idle > 0 && !b.job && !b.used.Add(b.idle).After(now)
 		switch {
 		case b.why != "":
-		case !b.expires.IsZero() && !b.expires.After(now):
+		case expired && !(unused && b.used.Add(b.idle).Before(b.expires)):
 			b.why = sandbox.Expired
-		case b.idle > 0 && !b.job && !b.used.Add(b.idle).After(now):
+		case unused:
 			b.why = sandbox.Unused
 		}
 	}
@@ -415,7 +417,7 @@ func (r *modelRun) check() {
 func TestAgainstAModel(t *testing.T) {
 	seeds, steps := 30, 150
 	if os.Getenv("ATOLL_SOAK") != "" {
-		seeds, steps = 2000, 400
+		seeds, steps = 500, 400
 	}
 	for seed := range seeds {
 		if !againstModel(t, uint64(seed), steps) {
