@@ -43,7 +43,7 @@ var layers = map[string]layer{
 
 	"backend/docker": {
 		imports: []string{"sandbox", "guest", "guest/proto", "backend/docker/place", "github.com/moby/moby/...", "github.com/containerd/errdefs", "golang.org/x/sys/..."},
-		tests:   []string{"sandbox/sandboxtest", "internal/dockerd"},
+		tests:   []string{"sandbox/sandboxtest", "internal/dockerd", "github.com/google/go-containerregistry/..."},
 	},
 	"backend/docker/place": {imports: []string{"guest/proto", "golang.org/x/sys/..."}},
 

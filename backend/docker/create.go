@@ -271,11 +271,15 @@ func (m *making) fillVolume() error {
 	rt := m.rt
 	rt.volumeMu.Lock()
 	defer rt.volumeMu.Unlock()
-	if rt.filled {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.ctx), deadline)
 	defer cancel()
+	if rt.filled { // but "docker volume prune" takes what nobody uses now
+		_, err := rt.api.VolumeInspect(ctx, rt.volume, client.VolumeInspectOptions{})
+		if err == nil || !errdefs.IsNotFound(err) {
+			return rt.fail(err)
+		}
+		rt.filled = false
+	}
 	_, err := rt.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: rt.volume, Labels: map[string]string{labelGuest: rt.volume}})
 	if err != nil {
 		return rt.fail(err)

@@ -6,6 +6,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -17,6 +20,13 @@ import (
 	"testing"
 	"time"
 
+	imagename "github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
@@ -63,7 +73,7 @@ func TestRuntime(t *testing.T) {
 }
 
 // newRuntime returns a Runtime of the test's own, never pulling.
-func newRuntime(t *testing.T, cfg docker.Config) *docker.Runtime {
+func newRuntime(t testing.TB, cfg docker.Config) *docker.Runtime {
 	t.Helper()
 	if cfg.State == "" {
 		cfg.State = t.TempDir()
@@ -81,7 +91,7 @@ func newRuntime(t *testing.T, cfg docker.Config) *docker.Runtime {
 }
 
 // testWriter is a test's log.
-type testWriter struct{ t *testing.T }
+type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(p []byte) (int, error) {
 	w.t.Logf("%s", p)
@@ -95,7 +105,7 @@ type stage struct {
 	api   *client.Client
 }
 
-func newStage(t *testing.T) *stage {
+func newStage(t testing.TB) *stage {
 	t.Helper()
 	e := dockerd.Start(t)
 	e.Import(t, imageName, dockerd.HostRoot(t))
@@ -118,7 +128,7 @@ func (s *stage) ours(t *testing.T) []container.Summary {
 }
 
 // create makes a sandbox, which is removed in the end if rt still is open.
-func create(t *testing.T, rt sandbox.Runtime, change func(*sandbox.Spec)) sandbox.Sandbox {
+func create(t testing.TB, rt sandbox.Runtime, change func(*sandbox.Spec)) sandbox.Sandbox {
 	t.Helper()
 	spec := sandbox.Spec{Image: imageName}
 	if change != nil {
@@ -132,7 +142,7 @@ func create(t *testing.T, rt sandbox.Runtime, change func(*sandbox.Spec)) sandbo
 }
 
 // run returns what a script prints.
-func run(t *testing.T, sb sandbox.Sandbox, script string) string {
+func run(t testing.TB, sb sandbox.Sandbox, script string) string {
 	t.Helper()
 	r, err := sandbox.Capture(t.Context(), sb, 1<<20, sandbox.Cmd{Args: []string{"sh", "-c", script}})
 	if err != nil {
@@ -144,7 +154,7 @@ func run(t *testing.T, sb sandbox.Sandbox, script string) string {
 	return string(r.Stdout)
 }
 
-func until(t *testing.T, what string, f func() bool) {
+func until(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !f(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -301,9 +311,13 @@ func TestLife(t *testing.T) {
 		rt := newRuntime(t, config())
 		sb := create(t, rt, func(s *sandbox.Spec) { s.Limits.PIDs = 50 })
 		defer sb.Remove(context.Background())
-		got := strings.TrimSpace(run(t, sb, "i=0; while [ $i -lt 200 ]; do sleep 60 & i=$((i+1)); done 2>/dev/null; ls -d /proc/[0-9]* | wc -l"))
-		if n, _ := strconv.Atoi(got); n > 90 {
-			t.Errorf("%s processes under a limit of 50", got)
+		r, err := sandbox.Capture(t.Context(), sb, 1000, sandbox.Cmd{Args: []string{"perl", "-e",
+			`while ($n < 200) { my $p = fork; last unless defined $p; if (!$p) { sleep 60; exit } $n++ } print $n`}})
+		if n, _ := strconv.Atoi(string(r.Stdout)); err != nil || n < 30 || n > 50+32 {
+			t.Errorf("%q processes under a limit of 50: %v", r.Stdout, err)
+		}
+		if u, err := sb.(sandbox.Meter).Usage(t.Context()); err != nil || u.PIDs < 30 {
+			t.Errorf("Usage: %+v, %v", u, err)
 		}
 	})
 
@@ -428,6 +442,106 @@ func TestLife(t *testing.T) {
 			_, err := rt.Open(t.Context(), sb.ID())
 			return errors.Is(err, sandbox.NotExist)
 		})
+	})
+
+	t.Run("Linger", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("takes half a minute")
+		}
+		cfg := config()
+		cfg.State = t.TempDir()
+		rt := newRuntime(t, cfg)
+		sb := create(t, rt, nil)
+		if _, err := sb.(sandbox.Detacher).StartDetached(t.Context(), sandbox.Cmd{Args: []string{"sleep", "4001"}}, sandbox.DetachOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sb.Start(t.Context(), sandbox.Cmd{Args: []string{"sleep", "4002"}}); err != nil {
+			t.Fatal(err)
+		}
+		rt.Close()
+		top := func() string {
+			r, err := s.api.ContainerTop(t.Context(), "atoll-"+string(sb.ID()), client.ContainerTopOptions{Arguments: []string{"-eo", "pid,args"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return fmt.Sprint(r.Processes)
+		}
+		if !strings.Contains(top(), "sleep 4002") {
+			t.Errorf("what was bound ended with the daemon: %s", top())
+		}
+		until(t, "what was bound to end", func() bool { return !strings.Contains(top(), "sleep 4002") })
+		if !strings.Contains(top(), "sleep 4001") || strings.Contains(top(), "--connect") {
+			t.Errorf("there is %s, want the detached one and no connection", top())
+		}
+		newRuntime(t, cfg)
+	})
+
+	t.Run("VolumeGone", func(t *testing.T) {
+		rt := newRuntime(t, config())
+		create(t, rt, nil).Remove(context.Background())
+		for _, c := range s.ours(t) {
+			s.api.ContainerRemove(t.Context(), c.ID, client.ContainerRemoveOptions{Force: true})
+		}
+		l, err := s.api.VolumeList(t.Context(), client.VolumeListOptions{})
+		if err != nil || len(l.Items) != 1 {
+			t.Fatalf("volumes: %+v, %v; want the guest's alone", l.Items, err)
+		}
+		if _, err := s.api.VolumeRemove(t.Context(), l.Items[0].Name, client.VolumeRemoveOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		sb := create(t, rt, nil)
+		defer sb.Remove(context.Background())
+		if got := run(t, sb, "echo filled"); got != "filled\n" {
+			t.Errorf("it printed %q", got)
+		}
+	})
+
+	t.Run("Pull", func(t *testing.T) {
+		reg := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+		defer reg.Close()
+		name := reg.Listener.Addr().String() + "/some/image:1"
+		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(dockerd.HostRoot(t)), nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		img, err := mutate.AppendLayers(empty.Image, layer)
+		if err == nil {
+			img, err = mutate.Config(img, v1.Config{Env: []string{"FROM_IMAGE=yes", "BOTH=image"}, User: "user", WorkingDir: "/srv", Entrypoint: []string{"false"}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		ref, err := imagename.ParseReference(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := remote.Write(ref, img); err != nil {
+			t.Fatal(err)
+		}
+		never := newRuntime(t, config())
+		if _, err := never.Create(t.Context(), sandbox.Spec{Image: name}); !errors.Is(err, sandbox.NotExist) {
+			t.Errorf("Create where nothing is pulled: %v, want NotExist", err)
+		}
+		cfg := config()
+		cfg.Pull = docker.PullMissing
+		var steps []docker.Progress
+		cfg.Progress = func(p docker.Progress) { steps = append(steps, p) }
+		rt := newRuntime(t, cfg)
+		sb := create(t, rt, func(s *sandbox.Spec) { s.Image = name; s.Env = map[string]string{"BOTH": "spec"} })
+		defer sb.Remove(context.Background())
+		if len(steps) == 0 {
+			t.Error("nothing was said about the pull")
+		}
+		if got := run(t, sb, "id -un; pwd; echo $FROM_IMAGE $BOTH"); got != "user\n/srv\nyes spec\n" {
+			t.Errorf("it printed %q", got)
+		}
+		i, err := sb.Info(t.Context())
+		if err != nil || !strings.Contains(i.Image, "@sha256:") || i.Wanted != name || i.User != "user" || i.Workdir != "/srv" {
+			t.Errorf("Info: %+v, %v", i, err)
+		}
+		if _, err := rt.Create(t.Context(), sandbox.Spec{Image: reg.Listener.Addr().String() + "/no/such:1"}); !errors.Is(err, sandbox.NotExist) {
+			t.Errorf("Create of what the registry has not: %v, want NotExist", err)
+		}
 	})
 
 	// What connects the daemon to the guest may end by itself.

@@ -34,7 +34,7 @@ type Engine struct {
 
 // Start starts an engine, which ends with the test. Where none can be started
 // the test is skipped, or fails if ATOLL_REQUIRE lists docker.
-func Start(t *testing.T) *Engine {
+func Start(t testing.TB) *Engine {
 	t.Helper()
 	not := func(format string, args ...any) {
 		t.Helper()
@@ -98,7 +98,7 @@ func Start(t *testing.T) *Engine {
 }
 
 // stop ends the engine with all its containers, and removes what it had.
-func (e *Engine) stop(t *testing.T, p *os.Process, ended chan error, log *os.File) {
+func (e *Engine) stop(t testing.TB, p *os.Process, ended chan error, log *os.File) {
 	defer log.Close()
 	p.Signal(syscall.SIGTERM)
 	select {
@@ -132,7 +132,7 @@ func lastLines(b []byte) string {
 }
 
 // Import makes an image called name of a root file system.
-func (e *Engine) Import(t *testing.T, name string, root io.Reader) {
+func (e *Engine) Import(t testing.TB, name string, root io.Reader) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://engine/images/create?fromSrc=-&repo="+name, root)
 	if err != nil {
@@ -158,7 +158,7 @@ var programs = strings.Fields(`sh bash cat ls cp mv rm mkdir rmdir ln touch chmo
 
 // HostRoot returns a root file system made of the host's own programs and the
 // libraries that they need, as a tar archive.
-func HostRoot(t *testing.T) io.Reader {
+func HostRoot(t testing.TB) io.Reader {
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -240,7 +240,7 @@ func HostRoot(t *testing.T) io.Reader {
 	return &b
 }
 
-func put(t *testing.T, w *tar.Writer, h *tar.Header, content []byte) {
+func put(t testing.TB, w *tar.Writer, h *tar.Header, content []byte) {
 	t.Helper()
 	h.ModTime = time.Unix(1700000000, 0)
 	if err := w.WriteHeader(h); err != nil {
@@ -252,7 +252,7 @@ func put(t *testing.T, w *tar.Writer, h *tar.Header, content []byte) {
 }
 
 // Guest builds the guest program and returns its file.
-func Guest(t *testing.T) string {
+func Guest(t testing.TB) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "atoll-guest")
 	cmd := exec.Command("go", "build", "-o", file, "github.com/atoll-run/atoll/cmd/atoll-guest")
