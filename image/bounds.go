@@ -3,6 +3,7 @@ package image
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"strings"
 	"syscall"
@@ -136,6 +137,18 @@ func classify(err error) error {
 		return &sandbox.Error{Kind: sandbox.Invalid, Field: "image", Msg: "a name in a layer is too long for the file system", Err: err}
 	}
 	return err
+}
+
+// badTar gives an error of a tar reader its kind.
+func badTar(err error) error {
+	if sandbox.KindOf(err) != sandbox.Internal {
+		return err
+	}
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return err // of the disk
+	}
+	return &sandbox.Error{Kind: sandbox.Invalid, Field: "image", Msg: "a layer is not a sound tar archive", Err: err}
 }
 
 // A limitedCount fails once more than left was added.

@@ -106,14 +106,14 @@ func (f folder) open(name string) (io.ReadCloser, int64, error) {
 	return file, st.Size(), nil
 }
 
-// A tarball is an archive in a file that was spooled.
-type tarball struct {
+// A tarFile is an archive in a file that was spooled.
+type tarFile struct {
 	f     *os.File
 	files map[string][2]int64 // where in f, and how long
 	links map[string]string
 }
 
-func (t *tarball) open(name string) (io.ReadCloser, int64, error) {
+func (t *tarFile) open(name string) (io.ReadCloser, int64, error) {
 	for range 8 {
 		if at, ok := t.files[name]; ok {
 			return io.NopCloser(io.NewSectionReader(t.f, at[0], at[1])), at[1], nil
@@ -128,11 +128,11 @@ func (t *tarball) open(name string) (io.ReadCloser, int64, error) {
 }
 
 // scan finds out where the files are.
-func scan(ctx context.Context, f *os.File, most int) (*tarball, error) {
+func scan(ctx context.Context, f *os.File, most int) (*tarFile, error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return nil, err
 	}
-	t := &tarball{f: f, files: make(map[string][2]int64), links: make(map[string]string)}
+	t := &tarFile{f: f, files: make(map[string][2]int64), links: make(map[string]string)}
 	r := tar.NewReader(f)
 	for n := 0; ; n++ {
 		hdr, err := r.Next()
@@ -282,7 +282,7 @@ func (s *Store) importSaved(ctx context.Context, a archive, all []saved, name st
 			return nil, err
 		}
 		// Its name is its digest, with or without a folder or an ending.
-		if base := strings.TrimSuffix(path.Base(m.Config), ".json"); len(base) == 64 && isHex(base) && digestBytes(raw) != "sha256:"+base {
+		if base := strings.TrimPrefix(strings.TrimSuffix(path.Base(m.Config), ".json"), "sha256:"); len(base) == 64 && isHex(base) && digestBytes(raw) != "sha256:"+base {
 			return nil, malformed("its configuration is not what its digest says")
 		}
 		digest, err := s.assemble(ctx, a, raw, m.Layers, "", names[i])

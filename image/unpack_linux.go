@@ -113,17 +113,6 @@ func unpack(ctx context.Context, src io.Reader, dir string, b Bounds) (diffID st
 	return diffID, t.facts, t.owners, nil
 }
 
-func badTar(err error) error {
-	if sandbox.KindOf(err) != sandbox.Internal {
-		return err
-	}
-	var p *fs.PathError
-	if errors.As(err, &p) {
-		return err // of the disk
-	}
-	return &sandbox.Error{Kind: sandbox.Invalid, Field: "image", Msg: "a layer is not a sound tar archive", Err: err}
-}
-
 // add makes one entry.
 func (t *tree) add(hdr *tar.Header, r io.Reader) error {
 	if hdr.Typeflag == tar.TypeXGlobalHeader {
