@@ -291,6 +291,43 @@ func TestWhoGivesUpLeavesNothing(t *testing.T) {
 	})
 }
 
+// TestASlowRemovalBlocksItsIDAlone wants the id of a sandbox that is going, by
+// another name.
+func TestASlowRemovalBlocksItsIDAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBelow()
+		e := start(t, b, engine.Config{})
+		first, _ := acquire(t, e, sandbox.Spec{Name: "a", ID: "chosenbyhand"})
+		_, _, err := e.Acquire(t.Context(), sandbox.Spec{Name: "b", ID: "chosenbyhand"})
+		refused(t, err, sandbox.Conflict, "id")
+		hold := make(chan struct{})
+		b.with(func(b *below) {
+			b.onRemove = func(context.Context, sandbox.ID) error { <-hold; return nil }
+		})
+		var wg sync.WaitGroup
+		wg.Go(func() { first.Remove(t.Context()) })
+		synctest.Wait()
+		var second sandbox.Sandbox
+		wg.Go(func() { second, _ = acquire(t, e, sandbox.Spec{Name: "b", ID: "chosenbyhand"}) })
+		synctest.Wait()
+		if second != nil {
+			t.Error("two have one id")
+		}
+		_, err = e.View("bob", "").Create(t.Context(), sandbox.Spec{ID: "chosenbyhand2"})
+		if err != nil {
+			t.Errorf("another id: %v", err)
+		}
+		close(hold)
+		wg.Wait()
+		if second == nil || second.ID() != first.ID() {
+			t.Fatal("it does not have the id")
+		}
+		if _, err := first.Info(t.Context()); !errors.Is(err, sandbox.NotExist) {
+			t.Errorf("the old one answers: %v", err)
+		}
+	})
+}
+
 // TestALookupDoesNotWaitForWhatIsBeingMade looks for a sandbox, and ends the
 // Engine, while one is being made.
 func TestALookupDoesNotWaitForWhatIsBeingMade(t *testing.T) {

@@ -134,6 +134,9 @@ func (v *View) known(ctx context.Context, w wish, keys []key, reuse bool) (*entr
 		en := e.live[keys[0]]
 		for _, k := range keys[1:] {
 			other := e.live[k]
+			if en == nil && other != nil && other.gone != nil && v.owner.Sees(other.owner) {
+				en = other // whose id is free soon
+			}
 			if other != nil && other != en {
 				e.mu.Unlock()
 				return nil, sandbox.Errorf(sandbox.Conflict, "id", "another sandbox has the id %s", k.id).WithHint("choose another id, or none")
