@@ -163,6 +163,25 @@ func (rt *Runtime) connect(ctx context.Context) error {
 	return nil
 }
 
+// Probe connects to the engine that cfg names and says what it is, for people:
+// its version, storage, cgroups and what it isolates by. It changes nothing.
+func Probe(ctx context.Context, cfg Config) (string, error) {
+	rt := &Runtime{cfg: cfg}
+	err := rt.connect(ctx)
+	if rt.api != nil {
+		defer rt.api.Close()
+	}
+	if err != nil {
+		return "", err
+	}
+	e := &rt.engine
+	what := fmt.Sprintf("%s, API %s, storage %s, cgroup v%s", e.ServerVersion, rt.api.ClientVersion(), e.Driver, cmp.Or(e.CgroupVersion, "1"))
+	if rt.promised().UserNS {
+		return what + ", root inside is nobody outside", nil
+	}
+	return what + ", root inside is root outside", nil
+}
+
 // guestProgram returns the program that runs inside.
 func guestProgram(cfg *Config) ([]byte, error) {
 	file := cfg.Guest

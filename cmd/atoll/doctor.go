@@ -8,10 +8,12 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/atoll-run/atoll/backend/docker"
 	"github.com/atoll-run/atoll/backend/linux"
 )
 
@@ -68,7 +70,23 @@ func diagnose(ctx context.Context, c *Config) diagnosis {
 			d.Works = false
 		}
 	}
+	if slices.Contains(c.Backend, "docker") {
+		f := probeDocker(ctx, c, d.Backend == "docker")
+		d.Probes = append(d.Probes, f)
+		d.Works = d.Works && (f.OK || !f.Needed)
+	}
 	return d
+}
+
+// probeDocker finds out whether a container engine answers.
+func probeDocker(ctx context.Context, c *Config, needed bool) linux.Finding {
+	f := linux.Finding{Name: "container engine", Needed: needed, Means: "what the docker backend makes sandboxes on"}
+	what, err := docker.Probe(ctx, docker.Config{Host: c.Docker.Host, Runtime: c.Docker.Runtime, Guest: c.Docker.Guest})
+	f.OK, f.Detail = err == nil, what
+	if err != nil {
+		f.Detail = err.Error()
+	}
+	return f
 }
 
 // probeState finds out whether the state folder, or the first folder above it
