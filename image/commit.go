@@ -67,7 +67,11 @@ func (s *Store) commit(ctx context.Context, opt CommitOptions) (Image, error) {
 		opt.Config(&c)
 		c.apply(&cf.Config)
 	}
-	return s.addOn(ctx, cf, below, opt.Layer, opt.Comment, name)
+	img, err := s.addOn(ctx, cf, below, opt.Layer, opt.Comment, name)
+	if err != nil {
+		s.afterFailure()
+	}
+	return img, err
 }
 
 // apply puts c into an image's configuration, and leaves the rest of that as

@@ -73,7 +73,11 @@ func (s *Store) importing(do func() ([]Image, error)) ([]Image, error) {
 		return nil, err
 	}
 	defer done()
-	return do()
+	img, err := do()
+	if err != nil {
+		s.afterFailure()
+	}
+	return img, err
 }
 
 func noFile(err error) error {

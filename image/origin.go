@@ -61,14 +61,21 @@ func (s *Store) registry(host string) (name.Registry, error) {
 
 // plain reports whether host may be spoken to without TLS.
 func (s *Store) plain(host string) bool {
-	bare := host
+	return isLoopback(host) || slices.Contains(s.opt.Plain, host) || slices.Contains(s.opt.Plain, bare(host))
+}
+
+// bare is a host without its port.
+func bare(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
-		bare = h
+		return h
 	}
-	if ip, err := netip.ParseAddr(strings.Trim(bare, "[]")); err == nil && ip.Unmap().IsLoopback() {
-		return true
-	}
-	return bare == "localhost" || slices.Contains(s.opt.Plain, host) || slices.Contains(s.opt.Plain, bare)
+	return host
+}
+
+func isLoopback(host string) bool {
+	host = bare(host)
+	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
 // origin says hello to the repository's registry, with what we have to say who
@@ -82,7 +89,7 @@ func (s *Store) origin(ctx context.Context, repo name.Repository, ref string) (*
 		}
 		ctx, cancel := context.WithTimeout(ctx, stall)
 		defer cancel()
-		rt, err := transport.NewWithContext(ctx, repo.Registry, auth, transport.NewUserAgent(&guard{s}, "atoll"), []string{repo.Scope(transport.PullScope)})
+		rt, err := transport.NewWithContext(ctx, repo.Registry, auth, transport.NewUserAgent(&guard{s, isLoopback(repo.RegistryStr())}, "atoll"), []string{repo.Scope(transport.PullScope)})
 		if err != nil {
 			return err
 		}
@@ -94,11 +101,15 @@ func (s *Store) origin(ctx context.Context, repo name.Repository, ref string) (*
 
 // A guard stands between the registry client and the network. It lets nothing
 // go without TLS to whom that is not allowed, redirected or not, and bounds
-// answers that are read into memory.
-type guard struct{ s *Store }
+// answers that are read into memory. Only a registry of this machine's may send
+// us to others of it: what listens on loopback trusts who can reach it.
+type guard struct {
+	s     *Store
+	local bool
+}
 
 func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Scheme != "https" && !g.s.plain(r.URL.Host) {
+	if r.URL.Scheme != "https" && !g.s.plain(r.URL.Host) || isLoopback(r.URL.Host) && !g.local {
 		return nil, errPlain
 	}
 	resp, err := g.s.net.RoundTrip(r)
@@ -408,7 +419,7 @@ func (from *origin) refusal(err error) error {
 			e.Kind, e.Msg = sandbox.Internal, fmt.Sprintf("%s answers what we do not understand (%d)", registry, code)
 		}
 	case errors.Is(err, errPlain):
-		e.Kind, e.Msg = sandbox.Denied, registry+" has no TLS, or sends us to where there is none"
+		e.Kind, e.Msg = sandbox.Denied, registry+" has no TLS, or sends us to where we do not go"
 		e.Hint = "if that network can be trusted, name it among the registries without TLS"
 	case errors.As(err, &unknown), errors.As(err, &cert):
 		e.Msg, e.Hint = registry+" cannot say who it is: its certificate does not hold", "install the certificate of its authority on this machine"

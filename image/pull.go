@@ -86,7 +86,11 @@ func (s *Store) pull(ctx context.Context, image string, opt PullOptions) (Image,
 		return Image{}, err
 	}
 	digest, _, err := s.pulls.do(ctx, s.life, familiar(ref)+" "+platform.String(), opt.Progress, func(ctx context.Context, tell func(Progress)) (string, error) {
-		return s.fetch(ctx, ref, platform, tell)
+		digest, err := s.fetch(ctx, ref, platform, tell)
+		if err != nil {
+			s.afterFailure()
+		}
+		return digest, err
 	})
 	if err != nil {
 		if s.life.Err() != nil {
@@ -94,7 +98,9 @@ func (s *Store) pull(ctx context.Context, image string, opt PullOptions) (Image,
 		}
 		return Image{}, err
 	}
-	return s.Get(digest)
+	img, err := s.Get(digest)
+	img.Name = familiar(ref)
+	return img, err
 }
 
 // suits reports whether an image of the platform have runs where want is

@@ -711,6 +711,20 @@ func TestNoPlainText(t *testing.T) {
 	})
 	_, err = storeIn(t, Options{Transport: to}).Pull(t.Context(), h.host+"/a", PullOptions{})
 	wantKind(t, err, sandbox.Denied, "TLS")
+
+	// Nor does one elsewhere send us to what listens on this machine.
+	h.before(func(w http.ResponseWriter, r *http.Request) bool {
+		if strings.Contains(r.URL.Path, "/blobs/") {
+			http.Redirect(w, r, "http://127.0.0.1:1/admin", http.StatusTemporaryRedirect)
+			return true
+		}
+		if r.URL.Path == "/admin" {
+			t.Error("it got there")
+		}
+		return false
+	})
+	_, err = storeIn(t, Options{Transport: to, Plain: []string{"registry.example"}}).Pull(t.Context(), far+"/a", PullOptions{})
+	wantKind(t, err, sandbox.Denied, "where we do not go")
 }
 
 // redirect sends requests without TLS to one host, whoever they are for, and

@@ -29,10 +29,11 @@ import (
 // Options say how a store works. The zero value is a store for this machine
 // that asks registries as docker does.
 type Options struct {
-	// MaxBytes is how much disk the layers may take. Before it takes more,
-	// the store deletes what nothing uses, the longest unused first; an image
-	// that does not fit even so is refused with [sandbox.Exhausted]. 0 is no
-	// bound.
+	// MaxBytes is how much disk the layers may take. For what is new, the
+	// store deletes what nothing uses, the longest unused first; an image that
+	// does not fit even so is refused with [sandbox.Exhausted]. What is on
+	// its way is not counted until its layers are unpacked: up to four at a
+	// time. 0 is no bound.
 	MaxBytes int64
 
 	Bounds Bounds // what one image may cost
@@ -82,7 +83,6 @@ type Store struct {
 	closed bool
 	index  index
 	have   map[string]Facts               // layers that are there, by DiffID
-	since  map[string]time.Time           // when a layer that no image has was made
 	busy   map[string]int                 // layers that somebody is about to refer to
 	pins   map[string]map[string]struct{} // holders, by image
 }
@@ -130,7 +130,7 @@ func Open(dir string, opt Options) (_ *Store, err error) {
 	}
 	s := &Store{
 		opt: opt, log: opt.Log, platform: hostPlatform(), net: opt.Transport, room: make(chan struct{}, 4),
-		have: make(map[string]Facts), since: make(map[string]time.Time), busy: make(map[string]int), pins: make(map[string]map[string]struct{}),
+		have: make(map[string]Facts), busy: make(map[string]int), pins: make(map[string]map[string]struct{}),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -272,10 +272,6 @@ func (s *Store) loadLayers() error {
 			continue
 		}
 		s.have[digest] = f
-		s.since[digest] = time.Now()
-		if st, err := os.Stat(file); err == nil {
-			s.since[digest] = st.ModTime()
-		}
 	}
 	return nil
 }
@@ -284,7 +280,8 @@ func (s *Store) loadLayers() error {
 func (s *Store) dropAbandoned() {
 	used := s.referredLocked()
 	for digest := range s.have {
-		if _, ok := used[digest]; !ok && time.Since(s.since[digest]) > abandoned {
+		st, err := os.Stat(s.path("layers", hexOf(digest), "meta.json"))
+		if _, ok := used[digest]; !ok && err == nil && time.Since(st.ModTime()) > abandoned {
 			delete(s.have, digest)
 			if err := removeTree(s.path("layers", hexOf(digest))); err != nil {
 				s.log.Warn("a layer cannot be deleted", "layer", digest, "err", err)
@@ -384,7 +381,8 @@ func (s *Store) save(x index) error {
 	return writeFile(s.path("index.json"), append(b, '\n'))
 }
 
-// find returns the digest of what name means.
+// findLocked returns the digest of what name means, and the name as the index
+// has it if it is not a digest.
 func (s *Store) findLocked(name string) (digest, key string, err error) {
 	if isDigest(name) {
 		if _, ok := s.index.Images[name]; ok {
@@ -653,7 +651,7 @@ func (s *Store) hold(layers []string) (letGo func()) {
 	}
 }
 
-// total is what all layers take.
+// totalLocked is what all layers take.
 func (s *Store) totalLocked() (n int64) {
 	for _, f := range s.have {
 		n += f.Size
@@ -707,6 +705,20 @@ func (s *Store) makeRoom() error {
 		if _, err := s.deleteLayers(layers); err != nil {
 			return err
 		}
+	}
+}
+
+// afterFailure deletes the layers of an image that did not come to be, if they
+// are more than there may be. Otherwise they wait for another attempt.
+func (s *Store) afterFailure() {
+	s.mu.Lock()
+	var loose []string
+	if s.opt.MaxBytes > 0 && s.totalLocked() > s.opt.MaxBytes {
+		loose = slices.Collect(maps.Keys(s.have))
+	}
+	s.mu.Unlock()
+	if _, err := s.deleteLayers(loose); err != nil {
+		s.log.Warn("layers of an image that failed cannot be deleted", "err", err)
 	}
 }
 
@@ -814,7 +826,7 @@ func (s *Store) addLayer(ctx context.Context, src io.Reader, want string, b Boun
 	_, there := s.have[diffID]
 	if !there {
 		if err = os.Rename(tmp, s.path("layers", hexOf(diffID))); err == nil {
-			s.have[diffID], s.since[diffID] = facts, time.Now()
+			s.have[diffID] = facts
 		}
 	}
 	s.mu.Unlock()

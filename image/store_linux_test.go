@@ -305,6 +305,9 @@ func TestEviction(t *testing.T) {
 	if names() != "acd" {
 		t.Errorf("%s are left", names())
 	}
+	if dirs, err := os.ReadDir(s.path("layers")); err != nil || len(dirs) != 3 {
+		t.Errorf("there are %d layers, %v", len(dirs), err)
+	}
 	s.Release("sandbox2")
 	release()
 	root(t, s, "e", text+"e")
