@@ -42,9 +42,19 @@ const imageName = "atoll-suite:latest"
 // frozen is why some claims about paused sandboxes do not hold.
 const frozen = "the engine freezes the whole container, the guest included, so that nothing in it answers until it is resumed"
 
-// TestRuntime is the whole contract against a real engine.
+// TestRuntime is the whole contract against Docker.
 func TestRuntime(t *testing.T) {
 	e := dockerd.Start(t)
+	suite(t, e)
+}
+
+// TestPodman is the whole contract against Podman.
+func TestPodman(t *testing.T) {
+	e := dockerd.StartPodman(t)
+	suite(t, e)
+}
+
+func suite(t *testing.T, e *dockerd.Engine) {
 	e.Import(t, imageName, dockerd.HostRoot(t))
 	guest := dockerd.Guest(t)
 	var all []*docker.Runtime

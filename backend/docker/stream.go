@@ -38,7 +38,7 @@ func (b *box) dial(ctx context.Context) (*guest.Client, error) {
 		return nil, b.rt.fail(err)
 	}
 	conn := &stream{Conn: h.Conn, r: h.Reader}
-	g, err := guest.NewClient(conn, guest.Options{Daemon: b.rt.name, Linger: linger, Op: "docker", ID: b.id})
+	g, err := guest.NewClient(conn, guest.Options{Daemon: b.rt.name, Linger: linger, Op: "docker", ID: b.id, Gone: b.check})
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,6 @@
 // Package dockerd starts a container engine of a test's own: Docker's daemon
 // with its own data, socket and containerd, without bridges and firewall rules,
-// so that it meets no other engine of the machine and changes nothing of the
+// or Podman's service likewise, so that it meets no other engine of the machine and changes nothing of the
 // host's network. It is for tests alone.
 package dockerd
 
@@ -36,13 +36,7 @@ type Engine struct {
 // the test is skipped, or fails if ATOLL_REQUIRE lists docker.
 func Start(t testing.TB) *Engine {
 	t.Helper()
-	not := func(format string, args ...any) {
-		t.Helper()
-		if slices.Contains(strings.FieldsFunc(os.Getenv("ATOLL_REQUIRE"), func(r rune) bool { return r == ',' || r == ' ' }), "docker") {
-			t.Fatalf(format, args...)
-		}
-		t.Skipf(format, args...)
-	}
+	not := func(format string, args ...any) { t.Helper(); cannot(t, "docker", format, args...) }
 	program, err := exec.LookPath("dockerd")
 	if err != nil {
 		not("no dockerd here: %v (make deps installs it)", err)
@@ -68,6 +62,22 @@ func Start(t testing.TB) *Engine {
 	if err := cmd.Start(); err != nil {
 		not("dockerd: %v", err)
 	}
+	return await(t, cmd, "docker", dir, socket, log)
+}
+
+// cannot ends a test that needs an engine: it is skipped, or fails if
+// ATOLL_REQUIRE lists the engine's kind.
+func cannot(t testing.TB, kind, format string, args ...any) {
+	t.Helper()
+	if slices.Contains(strings.FieldsFunc(os.Getenv("ATOLL_REQUIRE"), func(r rune) bool { return r == ',' || r == ' ' }), kind) {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// await returns the engine that cmd, which was started, becomes.
+func await(t testing.TB, cmd *exec.Cmd, kind, dir, socket string, log *os.File) *Engine {
+	t.Helper()
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	e := &Engine{Host: "unix://" + socket, Dir: dir, http: &http.Client{Transport: &http.Transport{
@@ -88,13 +98,56 @@ func Start(t testing.TB) *Engine {
 		case err := <-ended:
 			ended <- err
 			said, _ := os.ReadFile(log.Name())
-			not("dockerd ended: %v: %s", err, lastLines(said))
+			cannot(t, kind, "the engine ended: %v: %s", err, lastLines(said))
 		default:
 		}
 		if time.Now().After(deadline) {
-			not("dockerd does not answer")
+			cannot(t, kind, "the engine does not answer")
 		}
 	}
+}
+
+// StartPodman starts the service of Podman's that speaks Docker's API, with
+// storage of its own, which ends with the test. Where it cannot be started the
+// test is skipped, or fails if ATOLL_REQUIRE lists podman.
+func StartPodman(t testing.TB) *Engine {
+	t.Helper()
+	program, err := exec.LookPath("podman")
+	if err != nil {
+		cannot(t, "podman", "no podman here: %v (make deps installs it)", err)
+	}
+	if os.Geteuid() != 0 {
+		cannot(t, "podman", "an engine of our own needs root")
+	}
+	dir, err := os.MkdirTemp("", "podman-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Its defaults raise limits, which not everybody may.
+	conf := filepath.Join(dir, "containers.conf")
+	if err := os.WriteFile(conf, []byte(`[containers]
+default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "runc"
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "podman.sock")
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "--root", filepath.Join(dir, "data"), "--runroot", filepath.Join(dir, "run"), "--tmpdir", filepath.Join(dir, "tmp"),
+		"system", "service", "--time", "0", "unix://"+socket)
+	cmd.Env = append(os.Environ(), "CONTAINERS_CONF="+conf)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		cannot(t, "podman", "podman: %v", err)
+	}
+	return await(t, cmd, "podman", dir, socket, log)
 }
 
 // stop ends the engine with all its containers, and removes what it had.
@@ -104,7 +157,7 @@ func (e *Engine) stop(t testing.TB, p *os.Process, ended chan error, log *os.Fil
 	select {
 	case <-ended:
 	case <-time.After(90 * time.Second):
-		t.Error("dockerd does not end")
+		t.Error("the engine does not end")
 		p.Kill()
 		<-ended
 	}
