@@ -116,7 +116,12 @@ func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if blob := strings.Contains(r.URL.Path, "/blobs/") || r.Response != nil; !blob {
+	// What is asked for decides, not where it was found.
+	first := r
+	for first.Response != nil && first.Response.Request != nil {
+		first = first.Response.Request
+	}
+	if !strings.Contains(first.URL.Path, "/blobs/") || resp.StatusCode >= 300 {
 		resp.Body = &short{resp.Body, maxJSON}
 	}
 	return resp, nil

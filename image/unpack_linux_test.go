@@ -205,6 +205,28 @@ func TestHostileLayers(t *testing.T) {
 	}
 }
 
+// TestTenThousandWhiteouts unpacks a layer that hides 10,000 names, each twice
+// and some of its own.
+func TestTenThousandWhiteouts(t *testing.T) {
+	var entries []entry
+	for i := range 10_000 {
+		hides := file(fmt.Sprintf("d%d/.wh.f%d", i%10, i), "")
+		entries = append(entries, hides, hides)
+		if i%100 == 0 {
+			entries = append(entries, file(fmt.Sprintf("d%d/f%d", i%10, i), "x"))
+		}
+	}
+	b := small
+	b.Entries = 30_000
+	b.Layer = 1 << 30
+	root, facts, _, err := unpackHere(t, pack(t, entries...), b)
+	if err != nil || facts.Whiteouts != 20_000 {
+		t.Fatalf("%+v, %v", facts, err)
+	}
+	checkEntry(t, root, "d9/f9999 whiteout")
+	checkEntry(t, root, "d0/f9900 = x")
+}
+
 // checkEntry checks what a case of TestHostileLayers says is there.
 func checkEntry(t *testing.T, root, want string) {
 	t.Helper()
