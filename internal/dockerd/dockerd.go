@@ -161,6 +161,11 @@ func (e *Engine) stop(t testing.TB, p *os.Process, ended chan error, log *os.Fil
 		p.Kill()
 		<-ended
 	}
+	// Podman's monitors stay for five minutes after the last of what they
+	// watched, and then look for what is no longer there.
+	for _, pid := range e.helpers() {
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
 	// What a crash of it, or of ours, left mounted.
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -177,6 +182,22 @@ func (e *Engine) stop(t testing.TB, p *os.Process, ended chan error, log *os.Fil
 	if err := os.RemoveAll(e.Dir); err != nil {
 		t.Error(err)
 	}
+}
+
+// helpers returns the processes that were started with a path of the engine's.
+func (e *Engine) helpers() []int {
+	var pids []int
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		line, err := os.ReadFile(f)
+		if err != nil || !bytes.Contains(line, []byte(e.Dir+"/")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil && pid != os.Getpid() {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 func lastLines(b []byte) string {
