@@ -130,7 +130,7 @@ func classify(err error) error {
 	case err == nil || errors.As(err, &e):
 		return err
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return &sandbox.Error{Kind: sandbox.Exhausted, Field: "image", Msg: "there is no room left for the image", Hint: "atoll images --prune deletes what nothing uses", Err: err}
+		return &sandbox.Error{Kind: sandbox.Exhausted, Field: "image", Msg: "there is no room left for the image", Hint: "delete images that nothing uses", Err: err}
 	case errors.Is(err, syscall.EMLINK):
 		return &sandbox.Error{Kind: sandbox.Exhausted, Field: "image", Msg: "a file of the image has more names than the file system can give it", Err: err}
 	case errors.Is(err, syscall.ENAMETOOLONG):
