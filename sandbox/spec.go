@@ -53,7 +53,8 @@ type Spec struct {
 	// Image is what the file system starts as, in the backend's terms; ""
 	// is the backend's default. backend/linux knows "host" (the host's own
 	// system directories, read-only below a writable layer) and
-	// "dir:/absolute/path" (an unpacked root file system, likewise).
+	// "dir:/absolute/path" (an unpacked root file system, likewise), and the
+	// images of whoever keeps some for it.
 	Image string
 
 	// Env is the environment of every process, to which the Cmd's is added.

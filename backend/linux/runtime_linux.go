@@ -106,13 +106,22 @@ func New(cfg Config) (_ *Runtime, err error) {
 	return rt, nil
 }
 
+// lockPatience is how long a lock may stay after who held it was killed: a
+// child that it had begun to fork has the descriptor until it executes.
+const lockPatience = 500 * time.Millisecond
+
 // lockState takes the lock that keeps a second Runtime away.
 func lockState(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	for end := time.Now().Add(lockPatience); err == unix.EWOULDBLOCK && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err != nil {
 		f.Close()
 		if err == unix.EWOULDBLOCK {
 			return nil, sandbox.Errorf(sandbox.Conflict, "state", "another atoll uses this state folder").WithHint("stop it, or give another folder")

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/atoll-run/atoll/sandbox"
 )
@@ -94,9 +95,18 @@ func (l *lock) remove() {
 	l.f.Close()
 }
 
+// lockPatience is how long a lock may stay after who held it was killed.
+const lockPatience = 500 * time.Millisecond
+
 // lockDaemon takes the state folder for a daemon.
 func lockDaemon(dir string) (*lock, error) {
+	// A child that a killed daemon had begun to fork has its descriptors until
+	// it executes: that is not another daemon.
 	l, holder, err := takeLock(filepath.Join(dir, "lock"))
+	for end := time.Now().Add(lockPatience); errors.Is(err, errHeld) && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+		l, holder, err = takeLock(filepath.Join(dir, "lock"))
+	}
 	if errors.Is(err, errHeld) {
 		who := ""
 		if holder != "" {

@@ -198,17 +198,24 @@ func lock(f *os.File) (fs.FileInfo, error) {
 	if !info.Mode().IsRegular() {
 		return nil, errIrregular
 	}
-	for {
+	for end := time.Now().Add(lockPatience); ; {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		switch {
 		case errors.Is(err, syscall.EINTR):
 		case errors.Is(err, syscall.EWOULDBLOCK):
-			return nil, errHeld
+			if time.Now().After(end) {
+				return nil, errHeld
+			}
+			time.Sleep(10 * time.Millisecond)
 		default:
 			return info, err
 		}
 	}
 }
+
+// lockPatience is how long a lock may stay after who held it was killed: a
+// child that it had begun to fork has the descriptor until it executes.
+const lockPatience = 500 * time.Millisecond
 
 func syncFolder(dir string) error {
 	d, err := os.Open(dir)
