@@ -7,9 +7,10 @@ GUEST   := backend/linux/guestbin/atoll-guest
 # The race detector needs a C compiler.
 RACE := $(if $(shell command -v gcc || command -v clang),-race)
 
-# On CI what we claim has to be there: a test that would skip fails instead.
-REQUIRE ?= $(if $(CI),linux)$(if $(and $(CI),$(filter 0,$(shell id -u)),$(shell command -v dockerd)),$(comma)docker)
-comma   := ,
+# On CI what we claim has to be there: a test that would skip fails instead. A
+# container engine is tried where one can be started (REQUIRE=linux,docker asks
+# for it).
+REQUIRE ?= $(if $(CI),linux)
 
 .PHONY: help
 help: ## show this
