@@ -208,7 +208,8 @@ func TestRemovalsAreLinear(t *testing.T) {
 			})
 			wg.Go(func() {
 				exit, err := sandbox.Run(t.Context(), sb, sandbox.Cmd{Args: []string{"true"}})
-				if err != nil && !errors.Is(err, sandbox.NotExist) || err == nil && !exit.Success() {
+				// While it is paused nothing can be started.
+				if err != nil && !errors.Is(err, sandbox.NotExist) && !errors.Is(err, sandbox.Unavailable) || err == nil && !exit.Success() {
 					t.Errorf("run: %v, %v", exit, err)
 				}
 			})
