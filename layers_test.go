@@ -97,7 +97,7 @@ var layers = map[string]layer{
 
 	// The only place that knows everything, and those that try it whole.
 	"cmd/atoll": {imports: []string{"...", "github.com/...", "golang.org/x/..."}},
-	"e2e":       {imports: []string{"...", "github.com/...", "golang.org/x/..."}},
+	"e2e":       {imports: []string{"...", "github.com/...", "golang.org/x/..."}, tests: []string{"go.uber.org/goleak"}},
 	"bench":     {imports: []string{"...", "github.com/...", "golang.org/x/..."}},
 
 	// What builds and tests the project.
