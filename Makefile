@@ -7,9 +7,9 @@ GUEST   := backend/linux/guestbin/atoll-guest
 # The race detector needs a C compiler.
 RACE := $(if $(shell command -v gcc || command -v clang),-race)
 
-# On CI what we claim has to be there: a test that would skip fails instead. A
-# container engine is tried where one can be started (REQUIRE=linux,docker asks
-# for it).
+# On CI what we claim has to be there: a test that would skip fails instead.
+# REQUIRE=linux,docker,podman also tries container engines, which takes minutes
+# more.
 REQUIRE ?= $(if $(CI),linux)
 
 .PHONY: help

@@ -32,11 +32,13 @@ type Engine struct {
 	http *http.Client
 }
 
-// Start starts an engine, which ends with the test. Where none can be started
-// the test is skipped, or fails if ATOLL_REQUIRE lists docker.
+// Start starts an engine, which ends with the test, if ATOLL_REQUIRE lists
+// docker. Where none can be started the test then fails; else it is skipped,
+// since what engines do takes minutes.
 func Start(t testing.TB) *Engine {
 	t.Helper()
-	not := func(format string, args ...any) { t.Helper(); cannot(t, "docker", format, args...) }
+	asked(t, "docker")
+	not := func(format string, args ...any) { t.Helper(); t.Fatalf(format, args...) }
 	program, err := exec.LookPath("dockerd")
 	if err != nil {
 		not("no dockerd here: %v (make deps installs it)", err)
@@ -65,14 +67,13 @@ func Start(t testing.TB) *Engine {
 	return await(t, cmd, "docker", dir, socket, log)
 }
 
-// cannot ends a test that needs an engine: it is skipped, or fails if
-// ATOLL_REQUIRE lists the engine's kind.
-func cannot(t testing.TB, kind, format string, args ...any) {
+// asked skips a test that nobody asked for: ATOLL_REQUIRE does not list the
+// engine's kind.
+func asked(t testing.TB, kind string) {
 	t.Helper()
-	if slices.Contains(strings.FieldsFunc(os.Getenv("ATOLL_REQUIRE"), func(r rune) bool { return r == ',' || r == ' ' }), kind) {
-		t.Fatalf(format, args...)
+	if !slices.Contains(strings.FieldsFunc(os.Getenv("ATOLL_REQUIRE"), func(r rune) bool { return r == ',' || r == ' ' }), kind) {
+		t.Skip("a container engine takes minutes: make test REQUIRE=linux,docker,podman tries them too")
 	}
-	t.Skipf(format, args...)
 }
 
 // await returns the engine that cmd, which was started, becomes.
@@ -98,26 +99,27 @@ func await(t testing.TB, cmd *exec.Cmd, kind, dir, socket string, log *os.File) 
 		case err := <-ended:
 			ended <- err
 			said, _ := os.ReadFile(log.Name())
-			cannot(t, kind, "the engine ended: %v: %s", err, lastLines(said))
+			t.Fatalf("the engine (%s) ended: %v: %s", kind, err, lastLines(said))
 		default:
 		}
 		if time.Now().After(deadline) {
-			cannot(t, kind, "the engine does not answer")
+			t.Fatalf("the engine (%s) does not answer", kind)
 		}
 	}
 }
 
 // StartPodman starts the service of Podman's that speaks Docker's API, with
-// storage of its own, which ends with the test. Where it cannot be started the
-// test is skipped, or fails if ATOLL_REQUIRE lists podman.
+// storage of its own, which ends with the test, if ATOLL_REQUIRE lists podman:
+// see Start.
 func StartPodman(t testing.TB) *Engine {
 	t.Helper()
+	asked(t, "podman")
 	program, err := exec.LookPath("podman")
 	if err != nil {
-		cannot(t, "podman", "no podman here: %v (make deps installs it)", err)
+		t.Fatalf("no podman here: %v (make deps installs it)", err)
 	}
 	if os.Geteuid() != 0 {
-		cannot(t, "podman", "an engine of our own needs root")
+		t.Fatalf("an engine of our own needs root")
 	}
 	dir, err := os.MkdirTemp("", "podman-")
 	if err != nil {
@@ -145,7 +147,7 @@ runtime = "runc"
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		cannot(t, "podman", "podman: %v", err)
+		t.Fatalf("podman: %v", err)
 	}
 	return await(t, cmd, "podman", dir, socket, log)
 }

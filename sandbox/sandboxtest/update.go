@@ -50,11 +50,13 @@ func (t *T) variable(sb sandbox.Sandbox, name string) string {
 
 var updateClaims = []claim{
 	{name: "UpdateExpires", says: "Update changes when the sandbox is removed: later, sooner, never.", check: func(t *T) {
-		soon := time.Now().Add(2 * time.Second)
-		expires := func(s *sandbox.Spec) { s.Expires = soon }
-		later, u := t.updater(expires)
-		never, v := t.updater(expires)
+		later, u := t.updater(nil)
+		never, v := t.updater(nil)
 		sooner, w := t.updater(nil)
+		// Only now: to make one may take long.
+		soon := time.Now().Add(2 * time.Second)
+		t.ok("Update to soon", u.Update(t.ctx, sandbox.Change{Expires: &soon}))
+		t.ok("Update to soon", v.Update(t.ctx, sandbox.Change{Expires: &soon}))
 		hour := time.Now().Add(time.Hour).Round(0)
 		t.ok("Update to later", u.Update(t.ctx, sandbox.Change{Expires: &hour}))
 		t.ok("Update to never", v.Update(t.ctx, sandbox.Change{Expires: new(time.Time)}))
