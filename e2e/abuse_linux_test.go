@@ -468,7 +468,9 @@ func TestManyLivesOverTheKernel(t *testing.T) {
 	live(lives)
 	after := look()
 	t.Logf("before %+v, after %d lives %+v", before, lives, after)
-	if after.fds > before.fds+5 || after.mounts > before.mounts || after.files > before.files+10 {
+	// Connections and what the pool has ready come and go: a dozen descriptors
+	// more or less say nothing, one for every few lives would.
+	if after.fds > before.fds+40 || after.mounts > before.mounts || after.files > before.files+10 {
 		t.Error("something is left")
 	}
 	d.end(t)
