@@ -190,7 +190,8 @@ func TestPull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if phases[Ready] != 2 || phases[Unpacking] != 2 || phases[Downloading] == 0 {
+	// A phase that is over before anybody is told may be passed over.
+	if phases[Ready] != 2 || phases[Unpacking]+phases[Downloading] == 0 {
 		t.Errorf("the phases are %v", phases)
 	}
 	id, err := img.ConfigName()
