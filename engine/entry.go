@@ -85,7 +85,7 @@ func (en *entry) keys() []key {
 	return ks
 }
 
-// idle returns when en has been idle for too long, or zero for never.
+// idleAt returns when en has been idle for too long, or zero for never.
 // Engine.mu is held.
 func (en *entry) idleAt() time.Time {
 	if en.busy > 0 || en.rec.Spec.Idle <= 0 {
@@ -104,7 +104,7 @@ func (en *entry) info(below sandbox.Info) sandbox.Info {
 	info.Names = slices.Clone(en.rec.Names)
 	info.Profile = en.rec.Profile
 	info.Wanted = en.rec.Wanted
-	info.Labels = clone(s.Labels)
+	info.Labels = maps.Clone(s.Labels)
 	info.Created = en.rec.Created
 	info.Expires = s.Expires
 	info.Idle = s.Idle
@@ -116,7 +116,7 @@ func (en *entry) info(below sandbox.Info) sandbox.Info {
 	info.Released = en.released
 	info.Limits.Workspace = s.Limits.Workspace
 	if s.Limits.Workspace > 0 {
-		info.Kept = clone(info.Kept)
+		info.Kept = maps.Clone(info.Kept)
 		if info.Kept == nil {
 			info.Kept = make(map[string]string)
 		}
@@ -129,17 +129,6 @@ func (en *entry) info(below sandbox.Info) sandbox.Info {
 		m.Extra = slices.ContainsFunc(s.Mounts, func(o sandbox.Mount) bool { return o.Extra && o.Target == m.Target })
 	}
 	return info
-}
-
-func clone(m map[string]string) map[string]string {
-	if m == nil {
-		return nil
-	}
-	c := make(map[string]string, len(m))
-	for k, v := range m {
-		c[k] = v
-	}
-	return c
 }
 
 // buried returns the error of a call to a sandbox that does not live: that it

@@ -52,7 +52,7 @@ func (v *View) make(ctx context.Context, op string, spec sandbox.Spec, reuse boo
 }
 
 func (v *View) get(ctx context.Context, spec sandbox.Spec, reuse bool) (*entry, bool, error) {
-	if err := v.class.checkWish(spec, reuse); err != nil {
+	if err := checkWish(spec, reuse); err != nil {
 		return nil, false, err
 	}
 	w, err := v.wish(spec)
@@ -85,7 +85,7 @@ func (v *View) get(ctx context.Context, spec sandbox.Spec, reuse bool) (*entry, 
 	return en, err == nil, err
 }
 
-func (c Class) checkWish(spec sandbox.Spec, reuse bool) error {
+func checkWish(spec sandbox.Spec, reuse bool) error {
 	if err := spec.Check(); err != nil {
 		return err
 	}

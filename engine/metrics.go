@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -9,10 +8,6 @@ import (
 
 	"github.com/atoll-run/atoll/sandbox"
 )
-
-func sortFaults(all []sandbox.Fault) {
-	slices.SortStableFunc(all, func(a, b sandbox.Fault) int { return b.At.Compare(a.At) })
-}
 
 // metrics are what Prometheus reads. A nil one counts nothing.
 type metrics struct {

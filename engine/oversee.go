@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -167,7 +168,7 @@ func (v *faults) seen(o sandbox.Owner) []sandbox.Fault {
 			}
 		}
 	}
-	sortFaults(all)
+	slices.SortStableFunc(all, func(a, b sandbox.Fault) int { return b.At.Compare(a.At) })
 	return all[:min(len(all), MaxFaults)]
 }
 

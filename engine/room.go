@@ -177,21 +177,19 @@ func (e *Engine) room(ctx context.Context, v *View) (*reservation, error) {
 		case timeout == nil:
 			return nil, e.noRoom(*full)
 		}
-		if going == nil {
-			poll := time.NewTimer(time.Second) // detached processes end without a word
-			select {
-			case <-changed:
-			case <-poll.C:
-				clear(spared)
-			case <-timeout:
-				poll.Stop()
-				return nil, e.noRoom(*full)
-			case <-ctx.Done():
-				poll.Stop()
-				return nil, ctx.Err()
-			}
+		poll := time.NewTimer(time.Second) // detached processes end without a word
+		select {
+		case <-changed:
+		case <-poll.C:
+			clear(spared)
+		case <-timeout:
 			poll.Stop()
+			return nil, e.noRoom(*full)
+		case <-ctx.Done():
+			poll.Stop()
+			return nil, ctx.Err()
 		}
+		poll.Stop()
 	}
 }
 

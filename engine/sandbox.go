@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -207,7 +208,7 @@ func (b box) change(ctx context.Context, sb sandbox.Sandbox, c sandbox.Change) e
 	rec := old
 	rec.Names = slices.Clone(old.Names)
 	if c.Labels != nil {
-		rec.Spec.Labels = clone(c.Labels)
+		rec.Spec.Labels = maps.Clone(c.Labels)
 	}
 	c = en.prof.Change(c)
 	if c.Expires != nil {

@@ -49,7 +49,8 @@ type Error struct {
 	Err   error  // the cause, for the log alone
 }
 
-// Error returns all there is, for logs and for people on the host itself.
+// Error returns all there is, for logs and for people on the host itself. A
+// cause that Msg has told already is not told again.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Op != "" {
@@ -61,7 +62,9 @@ func (e *Error) Error() string {
 	}
 	b.WriteString(e.Public())
 	if e.Err != nil {
-		fmt.Fprintf(&b, ": %v", e.Err)
+		if cause := e.Err.Error(); !strings.Contains(e.Msg, cause) {
+			b.WriteString(": " + cause)
+		}
 	}
 	return b.String()
 }

@@ -95,3 +95,15 @@ func TestAt(t *testing.T) {
 		t.Errorf("At gives %v for a Kind", err)
 	}
 }
+
+// What Msg has told of the cause is told once.
+func TestErrorTellsACauseOnce(t *testing.T) {
+	g := &Gone{Why: Expired}
+	told := &Error{Kind: NotExist, Msg: "the sandbox is gone: " + g.Error(), Err: g}
+	if n := strings.Count(told.Error(), g.Error()); n != 1 {
+		t.Errorf("%q tells it %d times", told, n)
+	}
+	if untold := (&Error{Kind: NotExist, Msg: "no", Err: g}); !strings.HasSuffix(untold.Error(), ": "+g.Error()) {
+		t.Errorf("%q does not tell it", untold)
+	}
+}
